@@ -29,11 +29,11 @@ fn answered(bytes: &[u8], piece: usize) -> Vec<u8> {
             let served = memcached.serve(&mut client, &input, &mut output, now);
             assert!(output.len() - before <= MOST, "{} bytes at once", output.len() - before);
             match served {
-                Served::Took(taken) | Served::Part(taken) => {
+                Served::Request(taken) | Served::Continued(taken) => {
                     assert!((1..=input.len()).contains(&taken));
                     // Time passes with requests, not with how they come.
                     now += match served {
-                        Served::Took(_) => 100_000_000,
+                        Served::Request(_) => 100_000_000,
                         _ => 0,
                     };
                     input.drain(..taken);

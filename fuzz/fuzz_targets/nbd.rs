@@ -31,7 +31,7 @@ fn answered(start: &[u8], bytes: &[u8], piece: usize, read_only: bool) -> Vec<u8
                 break;
             }
             match nbd.serve(&mut session, &input, &mut output, 0) {
-                Served::Took(taken) | Served::Part(taken) => {
+                Served::Request(taken) | Served::Continued(taken) => {
                     assert!((1..=input.len()).contains(&taken));
                     input.drain(..taken);
                 }

@@ -5,7 +5,7 @@
 
 use thiserror::Error;
 
-pub use crate::operand::{Helper, Register, When, Width};
+pub use crate::operand::{Condition, Helper, Register, Width};
 
 /// A jump target in the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -205,7 +205,7 @@ impl Assembler {
     }
 
     /// Jumps if the condition holds between a register and a constant.
-    pub fn jump_if(&mut self, first: Register, when: When, constant: i32, target: Label) {
+    pub fn jump_if(&mut self, first: Register, when: Condition, constant: i32, target: Label) {
         self.jumps.push((self.instructions.len(), target));
         self.push(JUMP | when.bits(), first as u8, 0, 0, constant);
     }
@@ -214,7 +214,7 @@ impl Assembler {
     pub fn jump_if_registers(
         &mut self,
         first: Register,
-        when: When,
+        when: Condition,
         second: Register,
         target: Label,
     ) {
@@ -382,15 +382,15 @@ mod tests {
         let mut program = Assembler::new();
         let (start, end) = (program.label(), program.label());
         program.place(start);
-        program.jump_if(R1, When::Equal, 0, end); // if r1 == 0 goto +4
-        program.jump_if_registers(R1, When::NotEqual, R2, end); // if r1 != r2 goto +3
-        program.jump_if(R1, When::AnyBit, 32, end); // if r1 & 32 goto +2
-        program.jump_if_registers(R1, When::Greater, R2, end); // if r1 s> r2 goto +1
+        program.jump_if(R1, Condition::Equal, 0, end); // if r1 == 0 goto +4
+        program.jump_if_registers(R1, Condition::NotEqual, R2, end); // if r1 != r2 goto +3
+        program.jump_if(R1, Condition::AnyBit, 32, end); // if r1 & 32 goto +2
+        program.jump_if_registers(R1, Condition::Greater, R2, end); // if r1 s> r2 goto +1
         program.jump(start); // goto -5
         program.place(end);
-        program.jump_if(R8, When::LessOrEqual, 0, start); // if r8 s<= 0 goto -6
-        program.jump_if_registers(R7, When::GreaterOrEqual, R8, start); // if r7 s>= r8 goto -7
-        program.jump_if(R2, When::Above, 527, start); // if r2 > 527 goto -8
+        program.jump_if(R8, Condition::LessOrEqual, 0, start); // if r8 s<= 0 goto -6
+        program.jump_if_registers(R7, Condition::GreaterOrEqual, R8, start); // if r7 s>= r8 goto -7
+        program.jump_if(R2, Condition::Above, 527, start); // if r2 > 527 goto -8
         assert_eq!(
             listing(program),
             [

@@ -43,9 +43,9 @@ impl Width {
     }
 }
 
-/// The condition of a jump. Comparisons are of 64 bits, signed except for [`When::Above`].
+/// The condition of a jump. Comparisons are of 64 bits, signed except for [`Condition::Above`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum When {
+pub enum Condition {
     /// The operands are equal: `BPF_JEQ`.
     Equal,
     /// The operands differ: `BPF_JNE`.
@@ -62,16 +62,16 @@ pub enum When {
     LessOrEqual,
 }
 
-impl When {
+impl Condition {
     pub(crate) const fn bits(self) -> u8 {
         match self {
-            When::Equal => 0x10,
-            When::Above => 0x20,
-            When::AnyBit => 0x40,
-            When::NotEqual => 0x50,
-            When::Greater => 0x60,
-            When::GreaterOrEqual => 0x70,
-            When::LessOrEqual => 0xd0,
+            Condition::Equal => 0x10,
+            Condition::Above => 0x20,
+            Condition::AnyBit => 0x40,
+            Condition::NotEqual => 0x50,
+            Condition::Greater => 0x60,
+            Condition::GreaterOrEqual => 0x70,
+            Condition::LessOrEqual => 0xd0,
         }
     }
 }

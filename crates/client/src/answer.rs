@@ -10,7 +10,7 @@ pub const LONGEST_VALUE: u32 = 1 << 20;
 
 /// The request that an answer belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked<'a> {
+pub enum PendingRequest<'a> {
     /// A get of one key.
     Get {
         /// The key of the record.
@@ -107,7 +107,7 @@ impl Parser {
     /// The fault in the bytes. The connection cannot be used any further.
     pub fn feed(
         &mut self,
-        asked: Asked<'_>,
+        asked: PendingRequest<'_>,
         bytes: &[u8],
     ) -> Result<(usize, Option<Answer>), Fault> {
         let mut rest = bytes;
@@ -124,10 +124,14 @@ impl Parser {
     }
 
     /// Consumes at least one byte, or changes the state.
-    fn step(&mut self, asked: Asked<'_>, rest: &[u8]) -> Result<(usize, Option<Answer>), Fault> {
+    fn step(
+        &mut self,
+        asked: PendingRequest<'_>,
+        rest: &[u8],
+    ) -> Result<(usize, Option<Answer>), Fault> {
         match self.place {
             Place::Line { value } => {
-                if let Asked::Bytes(bytes) = asked {
+                if let PendingRequest::Bytes(bytes) = asked {
                     self.place = Place::Value { bytes, left: bytes };
                     return Ok((0, None));
                 }
@@ -156,7 +160,7 @@ impl Parser {
                 // No truncation: at most `left`, which has 32 bits.
                 let left = left - taken as u32;
                 self.place = Place::Value { bytes, left };
-                let whole = left == 0 && matches!(asked, Asked::Bytes(_));
+                let whole = left == 0 && matches!(asked, PendingRequest::Bytes(_));
                 Ok((taken, whole.then_some(Answer::Bytes)))
             }
             Place::Value { bytes, .. } => {
@@ -182,7 +186,7 @@ enum Line {
     Value(u32),
 }
 
-fn read_line(asked: Asked<'_>, value: Option<u32>, line: &[u8]) -> Result<Line, Fault> {
+fn read_line(asked: PendingRequest<'_>, value: Option<u32>, line: &[u8]) -> Result<Line, Fault> {
     if let Some(bytes) = value {
         // One key was requested, so there is at most one value.
         return match line {
@@ -191,13 +195,13 @@ fn read_line(asked: Asked<'_>, value: Option<u32>, line: &[u8]) -> Result<Line, 
         };
     }
     let answer = match (asked, line) {
-        (Asked::Get { .. }, b"END") => Answer::Miss,
-        (Asked::Set, b"STORED") => Answer::Stored,
-        (Asked::Set, b"NOT_STORED") => Answer::Refused(Refusal::NotStored),
-        (Asked::Get { key }, _) if line.starts_with(b"VALUE ") => {
+        (PendingRequest::Get { .. }, b"END") => Answer::Miss,
+        (PendingRequest::Set, b"STORED") => Answer::Stored,
+        (PendingRequest::Set, b"NOT_STORED") => Answer::Refused(Refusal::NotStored),
+        (PendingRequest::Get { key }, _) if line.starts_with(b"VALUE ") => {
             return value_line(key, line).map(Line::Value);
         }
-        (Asked::Version, _) if line.starts_with(b"VERSION ") => Answer::Version,
+        (PendingRequest::Version, _) if line.starts_with(b"VERSION ") => Answer::Version,
         (_, b"ERROR") => Answer::Refused(Refusal::Error),
         _ if line.starts_with(b"CLIENT_ERROR") => Answer::Refused(Refusal::ClientError),
         _ if line.starts_with(b"SERVER_ERROR") => Answer::Refused(Refusal::ServerError),
@@ -229,10 +233,10 @@ mod tests {
 
     use super::*;
 
-    const KEY: Asked<'static> = Asked::Get { key: b"0000042" };
+    const KEY: PendingRequest<'static> = PendingRequest::Get { key: b"0000042" };
 
     /// All answers to requests of one kind, and the fault that ended them.
-    fn read(asked: Asked<'_>, pieces: &[&[u8]]) -> (Vec<Answer>, Option<Fault>) {
+    fn read(asked: PendingRequest<'_>, pieces: &[&[u8]]) -> (Vec<Answer>, Option<Fault>) {
         let (mut parser, mut answers) = (Parser::default(), Vec::new());
         for piece in pieces {
             let mut rest = *piece;
@@ -251,7 +255,7 @@ mod tests {
         (answers, None)
     }
 
-    fn one(asked: Asked<'_>, text: &[u8]) -> Result<Answer, Fault> {
+    fn one(asked: PendingRequest<'_>, text: &[u8]) -> Result<Answer, Fault> {
         let (answers, fault) = read(asked, &[text]);
         match (&answers[..], fault) {
             ([answer], None) => Ok(*answer),
@@ -270,9 +274,9 @@ mod tests {
             "lines in a value"
         );
         assert_eq!(one(KEY, b"VALUE 0000042 7 0\r\n\r\nEND\r\n"), hit(0));
-        assert_eq!(one(Asked::Set, b"STORED\r\n"), Ok(Answer::Stored));
-        assert_eq!(one(Asked::Version, b"VERSION 1.6.18\r\n"), Ok(Answer::Version));
-        let (echoed, fault) = read(Asked::Bytes(3), &[b"\r\nE", b"N", b"D\r\n"]);
+        assert_eq!(one(PendingRequest::Set, b"STORED\r\n"), Ok(Answer::Stored));
+        assert_eq!(one(PendingRequest::Version, b"VERSION 1.6.18\r\n"), Ok(Answer::Version));
+        let (echoed, fault) = read(PendingRequest::Bytes(3), &[b"\r\nE", b"N", b"D\r\n"]);
         assert_eq!((echoed, fault), (vec![Answer::Bytes; 2], None), "whatever they are");
         for (text, refusal) in [
             (&b"NOT_STORED\r\n"[..], Refusal::NotStored),
@@ -280,7 +284,7 @@ mod tests {
             (b"CLIENT_ERROR bad data chunk\r\n", Refusal::ClientError),
             (b"SERVER_ERROR out of memory storing object\r\n", Refusal::ServerError),
         ] {
-            assert_eq!(one(Asked::Set, text), Ok(Answer::Refused(refusal)));
+            assert_eq!(one(PendingRequest::Set, text), Ok(Answer::Refused(refusal)));
         }
     }
 
@@ -303,7 +307,7 @@ mod tests {
         ] {
             assert_eq!(one(KEY, text), Err(fault), "{:?}", String::from_utf8_lossy(text));
         }
-        assert_eq!(one(Asked::Set, b"END\r\n"), Err(Fault::UnknownLine));
+        assert_eq!(one(PendingRequest::Set, b"END\r\n"), Err(Fault::UnknownLine));
         assert_eq!(read(KEY, &[&[b'x'; LONGEST_LINE]]), (Vec::new(), None));
         assert_eq!(read(KEY, &[&[b'x'; LONGEST_LINE + 1]]).1, Some(Fault::LongLine));
         let drip: Vec<_> = std::iter::repeat_n(&b"x"[..], LONGEST_LINE + 1).collect();
@@ -364,7 +368,9 @@ mod tests {
     fn garbage_never_panics_and_is_never_kept() {
         let mut rng = Rng::new(22);
         for round in 0..20_000 {
-            let asked = [KEY, Asked::Set, Asked::Version, Asked::Bytes(7)][round % 4];
+            let asked =
+                [KEY, PendingRequest::Set, PendingRequest::Version, PendingRequest::Bytes(7)]
+                    [round % 4];
             let text: Vec<_> = (0..rng.below(80)).map(|_| rng.bits() as u8).collect();
             let _ = read(asked, &[&text]);
             let words: [&[u8]; 6] = [b"VALUE ", b"0000042 ", b"0 ", b"3", b"\r\n", b"END"];

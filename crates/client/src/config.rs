@@ -46,7 +46,7 @@ pub enum ClientWait {
 
 /// The kind of server, and of its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Asks {
+pub enum RequestKind {
     /// A memcached: gets and sets of its records.
     #[default]
     Records,
@@ -77,7 +77,7 @@ pub struct Config {
     /// Share of sets (or writes) among the requests, 0 to 1.
     pub update: f64,
     /// The kind of requests.
-    pub asks: Asks,
+    pub asks: RequestKind,
     /// Seed of the records, the schedules and the choice of requests.
     pub seed: u64,
     /// What idle threads do.
@@ -98,7 +98,7 @@ impl Config {
             load: Load::Closed,
             records: 10_000,
             update: 0.03,
-            asks: Asks::Records,
+            asks: RequestKind::Records,
             seed: 1,
             wait: ClientWait::default(),
             answer_timeout: Duration::from_secs(10),
@@ -138,9 +138,9 @@ impl Config {
         within("threads", self.threads, MOST_THREADS)?;
         within("records", self.records, MOST_RECORDS)?;
         let bytes = match self.asks {
-            Asks::Records | Asks::Fill => None,
-            Asks::Echo(bytes) => Some((bytes, MOST_BYTES)),
-            Asks::Disk(disk) => Some((disk.bytes, disk::MOST_BYTES)),
+            RequestKind::Records | RequestKind::Fill => None,
+            RequestKind::Echo(bytes) => Some((bytes, MOST_BYTES)),
+            RequestKind::Disk(disk) => Some((disk.bytes, disk::MOST_BYTES)),
         };
         if let Some((bytes, most)) = bytes
             && !(1..=most).contains(&bytes)
@@ -149,7 +149,7 @@ impl Config {
                 "bytes of a request: 1 to {most}, not {bytes}"
             )));
         }
-        if let Asks::Disk(disk) = self.asks
+        if let RequestKind::Disk(disk) = self.asks
             && disk.places() == 0
         {
             return Err(ClientError::Config(format!(
@@ -173,7 +173,7 @@ impl Config {
             return Err(ClientError::Config("an answer needs some time: not 0".to_owned()));
         }
         match self.per_second() {
-            Some(_) if self.asks == Asks::Fill => {
+            Some(_) if self.asks == RequestKind::Fill => {
                 Err(ClientError::Config("a store is filled without a schedule".to_owned()))
             }
             Some(rate) if !(rate > 0.0 && rate <= HIGHEST_RATE) => Err(ClientError::Config(
@@ -193,16 +193,19 @@ mod tests {
         let good = Config::new(([127, 0, 0, 1], 11211).into());
         assert!(good.check().is_ok());
         let open = |per_second| Load::Open { per_second };
-        let disk = |bytes| Asks::Disk(Disk { bytes, within: 8_191 });
+        let disk = |bytes| RequestKind::Disk(Disk { bytes, within: 8_191 });
         for (wrong, named) in [
             (Config { connections: 0, ..good.clone() }, "connections"),
             (Config { threads: 17, ..good.clone() }, "17 threads for 16"),
             (Config { records: 0, ..good.clone() }, "records"),
-            (Config { asks: Asks::Echo(0), ..good.clone() }, "bytes of a request"),
+            (Config { asks: RequestKind::Echo(0), ..good.clone() }, "bytes of a request"),
             (Config { asks: disk(33 << 20), ..good.clone() }, "bytes of a request"),
             (Config { asks: disk(8_192), ..good.clone() }, "no place"),
             (Config { update: f64::NAN, ..good.clone() }, "NaN"),
-            (Config { asks: Asks::Fill, load: open(1.0), ..good.clone() }, "without a schedule"),
+            (
+                Config { asks: RequestKind::Fill, load: open(1.0), ..good.clone() },
+                "without a schedule",
+            ),
             (Config { load: open(0.0), ..good.clone() }, "requests a second"),
             (Config { load: open(f64::INFINITY), ..good.clone() }, "inf"),
             (Config { answer_timeout: Duration::ZERO, ..good }, "not 0"),

@@ -18,7 +18,7 @@ use napkin_stack::{
 };
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::config::{Asks, ClientWait};
+use super::config::{ClientWait, RequestKind};
 use super::error::ClientError;
 use super::figures::Trouble;
 use super::generator::{Due, Generator, Streams};
@@ -130,12 +130,12 @@ impl EmbeddedWorker {
         let input = Input::new(Arc::clone(&stack), NAPI_ID, queue.transmitter());
         let buffers = match common.config.asks {
             // A large operation must not wait for the peer's window after every few segments.
-            Asks::Disk(_) => TcpLimits {
+            RequestKind::Disk(_) => TcpLimits {
                 receive_buffer: u16::MAX.into(),
                 send_buffer: LARGE,
                 ..TcpLimits::DEFAULT
             },
-            Asks::Records | Asks::Fill | Asks::Echo(_) => TcpLimits::DEFAULT,
+            RequestKind::Records | RequestKind::Fill | RequestKind::Echo(_) => TcpLimits::DEFAULT,
         };
         let limits = TcpLimits { connections: here, half_open: here, ..buffers };
         // Cannot be in use: a new stack has no other worker.

@@ -13,7 +13,7 @@ use napkin_traffic::{Rng, Schedule};
 
 use super::answer::Answer;
 use super::backlog::Backlog;
-use super::config::{Asks, Config};
+use super::config::{Config, RequestKind};
 use super::error::ClientError;
 use super::figures::{Tally, Trouble};
 use super::session::{Common, Phase, Session};
@@ -169,7 +169,7 @@ impl Generator {
 
     /// Whether connections begin with a handshake.
     fn greets(&self) -> bool {
-        matches!(self.common.config.asks, Asks::Disk(_))
+        matches!(self.common.config.asks, RequestKind::Disk(_))
     }
 
     /// Prepares a connection's handshake.
@@ -231,7 +231,7 @@ impl Generator {
             }
             Answer::Miss => counts.misses += 1,
             Answer::Refused(refusal) => counts.count(Trouble::Refused(refusal)),
-            Answer::Bytes if matches!(self.common.config.asks, Asks::Echo(_)) => return,
+            Answer::Bytes if matches!(self.common.config.asks, RequestKind::Echo(_)) => return,
             Answer::Bytes => {}
             Answer::Stored | Answer::Version => {}
         }

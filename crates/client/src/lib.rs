@@ -36,12 +36,12 @@ mod records;
 mod session;
 mod worker;
 
-pub use answer::{Answer, Asked, Fault, LONGEST_LINE, LONGEST_VALUE, Parser, Refusal};
+pub use answer::{Answer, Fault, LONGEST_LINE, LONGEST_VALUE, Parser, PendingRequest, Refusal};
 pub use client::Client;
-pub use config::{Asks, ClientWait, Config, Load};
+pub use config::{ClientWait, Config, Load, RequestKind};
 pub use disk::Disk;
 pub use embedded::Host;
 pub use error::ClientError;
 pub use figures::{ClientFigures, SendDelayNs};
-pub use populate::{Populated, populate, populate_telling};
+pub use populate::{Populated, populate, populate_with_progress};
 pub use records::{LONGEST_KEY, Records};

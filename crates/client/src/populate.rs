@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-use super::answer::{Answer, Asked, Parser};
+use super::answer::{Answer, Parser, PendingRequest};
 use super::config::Config;
 use super::error::ClientError;
 use super::records::Records;
@@ -34,9 +34,9 @@ pub struct Populated {
 /// Fills the store.
 ///
 /// # Errors
-/// As [`populate_telling`].
+/// As [`populate_with_progress`].
 pub fn populate(config: &Config) -> Result<Populated, ClientError> {
-    populate_telling(config, |_, _| {})
+    populate_with_progress(config, |_, _| {})
 }
 
 /// Fills the store, and calls `tell` after each batch with the number of steps done and their total. Each record is
@@ -45,7 +45,7 @@ pub fn populate(config: &Config) -> Result<Populated, ClientError> {
 /// # Errors
 /// An invalid value; a server that cannot be reached, is silent, gives an unexpected answer, or has not kept every
 /// record.
-pub fn populate_telling(
+pub fn populate_with_progress(
     config: &Config,
     mut tell: impl FnMut(u64, u64),
 ) -> Result<Populated, ClientError> {
@@ -63,7 +63,7 @@ pub fn populate_telling(
         }
         connection.output.extend_from_slice(b"version\r\n");
         connection.send()?;
-        match connection.answer(Asked::Version)? {
+        match connection.answer(PendingRequest::Version)? {
             Answer::Version => {}
             other => return Err(connection.refuses(format!("it answered the sets with {other:?}"))),
         }
@@ -151,7 +151,7 @@ impl Connection<'_> {
     }
 
     /// Reads the next answer. The timeout covers the whole answer, even if it arrives byte by byte.
-    fn answer(&mut self, asked: Asked<'_>) -> Result<Answer, ClientError> {
+    fn answer(&mut self, asked: PendingRequest<'_>) -> Result<Answer, ClientError> {
         let begun = Instant::now();
         loop {
             if self.unread.is_empty() {

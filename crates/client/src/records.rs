@@ -9,7 +9,7 @@ use std::io::Write;
 use napkin_traffic::Rng;
 use napkin_traffic::sizes::{self, key_size, value_size};
 
-use super::answer::Asked;
+use super::answer::PendingRequest;
 
 /// memcached's limit on the length of a key, in bytes.
 pub const LONGEST_KEY: usize = sizes::LONGEST_KEY as usize;
@@ -95,8 +95,8 @@ impl Records {
     }
 
     /// Describes a request of this record to the parser of the answer.
-    pub(super) fn asked(&self, record: usize, set: bool) -> Asked<'_> {
-        if set { Asked::Set } else { Asked::Get { key: self.key(record) } }
+    pub(super) fn asked(&self, record: usize, set: bool) -> PendingRequest<'_> {
+        if set { PendingRequest::Set } else { PendingRequest::Get { key: self.key(record) } }
     }
 }
 

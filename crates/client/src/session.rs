@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use napkin_os::clock;
 use napkin_traffic::Rng;
 
-use super::answer::{Answer, Asked, Parser};
-use super::config::{Asks, Config};
+use super::answer::{Answer, Parser, PendingRequest};
+use super::config::{Config, RequestKind};
 use super::disk::{NbdRequest, Replies};
 use super::figures::Trouble;
 use super::records::Records;
@@ -96,11 +96,13 @@ impl Session {
             (choice.below(among) as usize, set)
         };
         let (record, set) = match config.asks {
-            Asks::Records | Asks::Echo(_) => drawn(&mut self.choice, records.len() as u64),
-            Asks::Disk(disk) => drawn(&mut self.choice, disk.places()),
-            Asks::Fill => (turn.fetch_add(1, Ordering::Relaxed), true),
+            RequestKind::Records | RequestKind::Echo(_) => {
+                drawn(&mut self.choice, records.len() as u64)
+            }
+            RequestKind::Disk(disk) => drawn(&mut self.choice, disk.places()),
+            RequestKind::Fill => (turn.fetch_add(1, Ordering::Relaxed), true),
         };
-        if config.asks == Asks::Fill && record >= records.len() {
+        if config.asks == RequestKind::Fill && record >= records.len() {
             return false;
         }
         self.request = Request { record, set, hello: false, intended, sent: clock::now() };
@@ -120,9 +122,9 @@ impl Session {
         let Session { phase: Phase::Sending(sent), request, .. } = *self else { return false };
         let Common { config, records, .. } = common;
         match config.asks {
-            Asks::Disk(disk) => disk.put(request.nbd_request(), sent, PIECE, into),
-            Asks::Echo(bytes) => into.resize((bytes as usize - sent).min(PIECE), b'.'),
-            Asks::Records | Asks::Fill => {
+            RequestKind::Disk(disk) => disk.put(request.nbd_request(), sent, PIECE, into),
+            RequestKind::Echo(bytes) => into.resize((bytes as usize - sent).min(PIECE), b'.'),
+            RequestKind::Records | RequestKind::Fill => {
                 match request.set {
                     true => records.put_set(request.record, true, into),
                     false => records.put_get(request.record, into),
@@ -135,7 +137,7 @@ impl Session {
 
     /// Records that the socket took `bytes` of the `put` bytes offered. Returns whether the rest must wait until
     /// the socket has room.
-    pub(super) fn sent(&mut self, asks: Asks, bytes: usize, put: usize) -> bool {
+    pub(super) fn sent(&mut self, asks: RequestKind, bytes: usize, put: usize) -> bool {
         let length = self.length(asks);
         if let Phase::Sending(sent) = &mut self.phase {
             *sent += bytes;
@@ -148,11 +150,11 @@ impl Session {
     }
 
     /// Length of the request in bytes; `None` for memcached, whose requests are offered whole.
-    fn length(&self, asks: Asks) -> Option<usize> {
+    fn length(&self, asks: RequestKind) -> Option<usize> {
         match asks {
-            Asks::Records | Asks::Fill => None,
-            Asks::Echo(bytes) => Some(bytes as usize),
-            Asks::Disk(disk) => Some(disk.length(self.request.nbd_request())),
+            RequestKind::Records | RequestKind::Fill => None,
+            RequestKind::Echo(bytes) => Some(bytes as usize),
+            RequestKind::Disk(disk) => Some(disk.length(self.request.nbd_request())),
         }
     }
 
@@ -171,9 +173,9 @@ impl Session {
         let Common { config, records, .. } = common;
         let (parser, request) = (&mut self.parser, self.request);
         let fed = match config.asks {
-            Asks::Disk(disk) => self.replies.feed(&disk, request.nbd_request(), bytes),
-            Asks::Echo(length) => parser.feed(Asked::Bytes(length), bytes),
-            Asks::Records | Asks::Fill => {
+            RequestKind::Disk(disk) => self.replies.feed(&disk, request.nbd_request(), bytes),
+            RequestKind::Echo(length) => parser.feed(PendingRequest::Bytes(length), bytes),
+            RequestKind::Records | RequestKind::Fill => {
                 parser.feed(records.asked(request.record, request.set), bytes)
             }
         };

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use napkin_client::{Asks, Client, ClientError, ClientFigures, ClientWait, Config, Host, Load};
+use napkin_client::{
+    Client, ClientError, ClientFigures, ClientWait, Config, Host, Load, RequestKind,
+};
 use napkin_nic::{CableQueue, EndConfig, PacketQueue, Pool, cable};
 use napkin_os::clock;
 use napkin_stack::{
@@ -110,7 +112,7 @@ fn serve(
 fn config(port: u16) -> Config {
     Config {
         connections: 50,
-        asks: Asks::Echo(5),
+        asks: RequestKind::Echo(5),
         records: 1,
         ..Config::new((SERVER.ip, port).into())
     }
@@ -176,7 +178,7 @@ fn with_a_schedule_what_is_due_is_asked_and_nothing_else() {
 #[test]
 fn a_request_of_many_segments_is_echoed_whole() {
     let (server, host) = Server::start(Behaviour::Echoes);
-    let config = Config { connections: 2, asks: Asks::Echo(16_000), ..config(PORT) };
+    let config = Config { connections: 2, asks: RequestKind::Echo(16_000), ..config(PORT) };
     let mut client = Client::embedded(&config, host).expect("it connects");
     assert!(window(&mut client).errors.is_empty());
     client.stop().expect("it ends well");

@@ -23,7 +23,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use harness::{Bed, PORT};
-use napkin_client::{Asks, Client, ClientFigures, ClientWait, Config, Load};
+use napkin_client::{Client, ClientFigures, ClientWait, Config, Load, RequestKind};
 use napkin_compare::{Options, Report, Service, compare, verdict::Quantity};
 use napkin_kernel::count::latency::{Part, Percentiles};
 use napkin_linux::apply::{self, Request, Temporary};
@@ -82,7 +82,7 @@ impl Scenario {
             cost => {
                 let mut command = Command::new(std::env::current_exe().expect("this program"));
                 command.args(["serve", &cost.to_string()]);
-                Bed::serving(command, Asks::Echo(64))
+                Bed::serving(command, RequestKind::Echo(64))
             }
         };
         if self.rps {
@@ -118,7 +118,7 @@ fn main() {
     let seconds = arguments.next().map_or(1.0, |it| it.parse().expect("seconds"));
     let rounds = arguments.next().map_or(6, |it| number(&it));
     // Before any thread is started, so that all threads inherit the mask.
-    let signals = Signals::block_ends().expect("signals");
+    let signals = Signals::block_termination().expect("signals");
     let (mut agreed, mut itself, mut all) = (0, 0, 0);
     for scenario in Scenario::all().filter(|it| (number(from)..=number(to)).contains(&it.number)) {
         let ran = run(scenario, Duration::from_secs_f64(seconds), rounds, &signals);
@@ -337,7 +337,7 @@ fn under<T: Send>(bed: &Bed, policy: &Policy, what: impl FnOnce() -> T + Send) -
         let options = apply::Options::default();
         let request = Request { policy, ifname: DEVICE, options: &options, force: false };
         let device = Temporary::here(&request).expect("applied");
-        attachment.look();
+        attachment.scan();
         let came = what();
         attachment.restore();
         device.restore().expect("put back");

@@ -51,14 +51,14 @@ impl AppliedPolicy {
         if Instant::now() < self.next {
             return Ok(());
         }
-        let look = self.attachment.look();
+        let look = self.attachment.scan();
         self.next = Instant::now() + look.wait;
         for event in look.events {
             if matches!(event.kind, EventKind::Failed { .. }) {
                 self.failures.push(event.to_string());
             }
         }
-        if self.attachment.holds(service.pid) { Ok(()) } else { Err(service_ended(service)) }
+        if self.attachment.contains(service.pid) { Ok(()) } else { Err(service_ended(service)) }
     }
 
     /// Time until [`refresh`](Self::refresh) is due again.

@@ -94,7 +94,7 @@ impl Canary {
         // An absolute rate counts the answers of all services, so it need not tell devices apart.
         let absolute =
             matches!(canary.guard, Guard::Condition(Condition::Rate(Bound::Absolute(_))));
-        if !canary.others && !absolute && !probe.tells_apart() {
+        if !canary.others && !absolute && !probe.knows_instances() {
             return Err(CompareError::Usage(format!(
                 "{}: name the service by --pid: {}",
                 canary.guard,
@@ -145,7 +145,7 @@ impl Canary {
 
     /// Watches the policy in force, named `policy`, until the time is up, a signal arrives, or the guard breaks.
     /// `harm` returns any other reason to break off. A guard command that is running when the time is up is waited
-    /// for, at most for its own limit (10 s). `signals` are those of [`Signals::block_ends_and_stop`]; a stop
+    /// for, at most for its own limit (10 s). `signals` are those of [`Signals::block_termination_and_stop`]; a stop
     /// signal ends nothing and is reported once through `tell`. [`End::Held`] is returned only if the guard was
     /// judged.
     ///

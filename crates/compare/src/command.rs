@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     fn ended(command: &str) -> (bool, String) {
-        let signals = Signals::block_ends().expect("they can be blocked");
+        let signals = Signals::block_termination().expect("they can be blocked");
         let limit = Duration::from_secs(60);
         let mut running = Running::start(command, "base", 0, limit, &signals).expect("it starts");
         loop {

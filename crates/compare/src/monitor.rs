@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_command_that_is_under_way_in_the_end_is_waited_for_and_none_is_begun_any_more() {
-        let signals = Signals::block_ends().expect("they can be blocked");
+        let signals = Signals::block_termination().expect("they can be blocked");
         let reference = Reference::default();
         let whole = |_: &Reading| Histogram::default();
         for (command, breaks) in [("sleep 0.1; false", true), ("sleep 0.1", false)] {

@@ -34,7 +34,7 @@ pub enum CompareEvent<'a> {
     /// A slice begins, with this policy.
     Slice(&'a str),
     /// A policy is excluded from the rest.
-    Out {
+    Excluded {
         /// The policy, by the name that was given.
         name: &'a str,
         /// What went wrong under it, or which guard it broke, in a sentence.
@@ -45,7 +45,7 @@ pub enum CompareEvent<'a> {
 }
 
 /// Runs a comparison and puts everything back. If it ends early after something was changed, the report says why
-/// and holds the slices so far. `signals` are those of [`Signals::block_ends_and_stop`], blocked by the caller; a
+/// and holds the slices so far. `signals` are those of [`Signals::block_termination_and_stop`], blocked by the caller; a
 /// stop signal ends nothing and is reported once.
 ///
 /// # Errors
@@ -144,7 +144,7 @@ pub fn compare(
                 break;
             }
             Ok(SliceOutcome::Ended(End::Broken(why))) => {
-                (run.tell)(CompareEvent::Out { name, why: &why });
+                (run.tell)(CompareEvent::Excluded { name, why: &why });
                 report.rows[step.subject].out = Some(why.clone());
                 let broken = Slice {
                     round: step.repetition,

@@ -69,7 +69,7 @@ impl Service {
                  timer, a thread or an application has taken its instances over"
             ));
         }
-        if sysfs::handing_over().iter().any(|it| it == ifname) {
+        if sysfs::devices_with_rps().iter().any(|it| it == ifname) {
             notes.push(format!(
                 "{ifname} hands packets to other CPUs (RPS): what waits there while others follow is told too \
                  short"
@@ -192,8 +192,8 @@ fn add(known: &mut Vec<u32>, ids: &[u32]) -> bool {
 }
 
 fn hand_over(probe: &mut latency::Probe, device: &Device, ids: &[u32]) -> Result<(), CompareError> {
-    if sysfs::handing_over().contains(&device.ifname) {
-        probe.handed_over(ids)?;
+    if sysfs::devices_with_rps().contains(&device.ifname) {
+        probe.set_steered(ids)?;
     }
     Ok(())
 }

@@ -184,7 +184,7 @@ impl EpollContext {
         // the deadline of that poll, and the queue would wait up to the timeout for a context that no longer
         // suspends it.
         let move_timer = || instance.move_timer(until).then_some(Op::Arm { id, at: until });
-        let last = race::on(Race::PutOffLast);
+        let last = race::on(Race::TimerMovedLast);
         let arm = if last { None } else { move_timer() };
         if !self.put_back(REGISTERED | u64::from(id.0) << 32 | u64::from(part.0)) {
             // While other contexts suspend it the deadline stays, so the world still has to arm its timer.

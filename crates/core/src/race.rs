@@ -38,7 +38,7 @@ pub enum Race {
     ProlongWithoutPoll,
     /// A suspension extends the timer only after its registration is back in the context, which may have been
     /// resumed or closed by then (this core's own bug, until it was modelled).
-    PutOffLast,
+    TimerMovedLast,
 }
 
 #[cfg(any(loom, feature = "races"))]

@@ -89,7 +89,7 @@ impl StreamService for Http {
             (Some("GET"), None) => answer(output, "404 Not Found", b"", close),
             _ => answer(output, "405 Method Not Allowed", b"", close),
         }
-        if close { Served::Close } else { Served::Took(head + length) }
+        if close { Served::Close } else { Served::Request(head + length) }
     }
 
     fn longest_request(&self) -> usize {

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use napkin_embed::nic::Spent;
+use napkin_embed::nic::ReturnedFrames;
 use napkin_embed::nic::vhost::Vhost;
 use napkin_embed::stack::RawFilter;
 use napkin_embed::{
@@ -72,7 +72,7 @@ fn drain(
         // The policy has another thread poll, on this CPU; it ends with the engine.
         std::thread::spawn(move || while poller.poll().is_ok() {});
     }
-    let mut spent = Spent::default();
+    let mut spent = ReturnedFrames::default();
     while !done.load(Relaxed) {
         wait.wait(Some(Duration::from_millis(100)))?;
         spent.extend((0..BATCH).map_while(|_| socket.try_recv()));

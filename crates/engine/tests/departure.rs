@@ -10,7 +10,7 @@ use common::{HANGS, PORT, Setup, alone, eventually, policy, start};
 use napkin_core::CpuId;
 use napkin_engine::{Engine, Epoll, Event, WaitError};
 use napkin_policy::Policy;
-use napkin_stack::{Fate, UdpSocket};
+use napkin_stack::{FrameOutcome, UdpSocket};
 use napkin_traffic::SplitMix as Rng;
 
 /// Two sockets' traffic on one queue.
@@ -82,7 +82,9 @@ fn a_socket_is_dropped() {
         }
         source.stop();
         let stack = engine.stack("syn0").expect("the device");
-        eventually("frames for nobody are counted", || stack.counters().of(Fate::NoPort) > 0);
+        eventually("frames for nobody are counted", || {
+            stack.counters().of(FrameOutcome::NoPort) > 0
+        });
         stays.stop();
         engine.stop();
     }

@@ -33,7 +33,7 @@ impl Drift {
 
     /// The state of the wishes, which any user may read.
     fn wishes(&self) -> Option<Family> {
-        let survey = Survey::look(self.wishes.read().ok()?).ok()?;
+        let survey = Survey::take(self.wishes.read().ok()?).ok()?;
         if survey.standings.is_empty() && survey.bad.is_empty() {
             return None;
         }

@@ -56,7 +56,7 @@ impl TextFile {
     ///
     /// # Errors
     /// If another process holds the lock, or the lock file cannot be created.
-    pub fn hold(&mut self) -> io::Result<()> {
+    pub fn lock(&mut self) -> io::Result<()> {
         let busy = || {
             let path = self.path.display();
             let why =
@@ -116,7 +116,7 @@ impl TextFile {
     /// # Errors
     /// If another process writes it, or the operating system refuses.
     pub fn replace(&mut self, text: &str) -> io::Result<()> {
-        self.hold()?;
+        self.lock()?;
         // Left by a killed process, or a link that the directory's owner has placed there.
         let _ = fs::remove_file(&self.temporary);
         let new = OpenOptions::new().write(true).create_new(true).open(&self.temporary);

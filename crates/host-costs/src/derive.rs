@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use napkin_machine::profile::{Profile, Written};
+use napkin_machine::profile::{DraftConstant, Profile};
 use napkin_measure::interleave::median;
 
 use super::calls::{EVENTS_BEYOND_ONE, FRAMES_BETWEEN};
@@ -41,9 +41,9 @@ impl Constant {
     }
 
     /// Converts it for writing into a profile.
-    pub fn written(&self) -> Written {
+    pub fn written(&self) -> DraftConstant {
         let Constant { key, value, sourced, how, range } = self.clone();
-        Written { key, value, sourced, why: how, range }
+        DraftConstant { key, value, sourced, why: how, range }
     }
 }
 

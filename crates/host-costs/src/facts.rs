@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use napkin_kernel::netlink::{Ethtool, Netdev, Route};
-use napkin_machine::profile::Takes;
+use napkin_machine::profile::ValueKind;
 use napkin_os::procfs::read_text;
 
 use super::derive::{Constant, Missing};
@@ -45,7 +45,9 @@ impl Facts {
 /// The index of a word among a key's choices.
 pub(super) fn word_of(key: &str, word: &str) -> Option<f64> {
     match napkin_workload::schema().key(key)?.takes {
-        Takes::Choice(words) => words.iter().position(|it| *it == word).map(|place| place as f64),
+        ValueKind::Choice(words) => {
+            words.iter().position(|it| *it == word).map(|place| place as f64)
+        }
         _ => None,
     }
 }

@@ -120,7 +120,7 @@ fn of_wish(wish: &Wish, at: &Snapshot, kernel: &Kernel) -> (BTreeMap<Place, Valu
 mod tests {
     use super::*;
     use napkin_kernel::device::{Device, Napi};
-    use napkin_kernel::probe::{Can, Way};
+    use napkin_kernel::probe::{Interface, KernelSupport};
     use napkin_kernel::settings::{Setting, Settings};
     use napkin_linux::place::Instance;
     use std::path::Path;
@@ -141,18 +141,18 @@ mod tests {
         let (ifname, napis) = ("va".into(), vec![napi(0), napi(1)]);
         let device = Device { ifindex: 7, ifname, driver: None, up: true, napis };
         let at = Snapshot::new(device, BTreeMap::new(), vec![0, 1, 2], None);
-        let way = |setting| (setting, Way::Napi { largest: u64::MAX });
+        let way = |setting| (setting, Interface::Napi { largest: u64::MAX });
         let kernel = Kernel {
             release: "6.19".into(),
-            instances: Can::Yes,
+            instances: KernelSupport::Yes,
             settings: Setting::ALL.map(way).into(),
-            queue_stats: Can::No,
-            epoll_params: Can::No,
-            incoming_napi_id: Can::No,
-            socket_prefer_busy_poll: Can::No,
-            pidfd: Can::No,
-            pidfd_getfd: Can::No,
-            namespace_cookie: Can::No,
+            queue_stats: KernelSupport::No,
+            epoll_params: KernelSupport::No,
+            incoming_napi_id: KernelSupport::No,
+            socket_prefer_busy_poll: KernelSupport::No,
+            pidfd: KernelSupport::No,
+            pidfd_getfd: KernelSupport::No,
+            namespace_cookie: KernelSupport::No,
         };
         let queue = |queue: u32| Instance { rx: vec![queue], tx: vec![queue], nth: 0 };
         for queues in ["", "queues = \"0-1\"\n"] {

@@ -36,7 +36,7 @@ impl Guards {
                 continue;
             }
             let held = Some(device);
-            let options = Options { only: held, held, again: Again::LATER };
+            let options = Options { only: held, held, again: Again::BACKOFF };
             let lines = Arc::clone(&self.lines);
             let tell = move |event: &Event| {
                 let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);

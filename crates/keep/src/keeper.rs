@@ -150,7 +150,7 @@ impl Keeper {
     /// Holds the wishes until a signal arrives, then puts everything back. SIGHUP reads the wishes again.
     /// Returns whether everything was put back.
     ///
-    /// `signals` are those of [`Signals::block_ends_and_stop`], blocked before this was started. A stop
+    /// `signals` are those of [`Signals::block_termination_and_stop`], blocked before this was started. A stop
     /// signal is refused.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use napkin_kernel::process::Process;
-use napkin_linux::apply::restore_left;
+use napkin_linux::apply::restore_leftovers;
 use napkin_linux::attach::{Attachment, Detail, Event, Lines, Plan, PlanError, cpus_by_napi};
 use napkin_linux::journal::{ProcessJournals, Store};
 use napkin_os::procfs::thread::ThreadStat;
@@ -132,7 +132,7 @@ impl Programs {
             };
         }
         for pid in there {
-            if attachment.holds(pid) {
+            if attachment.contains(pid) {
                 continue;
             }
             let key = (pid, started(pid));
@@ -142,7 +142,7 @@ impl Programs {
             }
             // A killed keeper's settings would be taken for the program's own.
             if let Ok(process) = Process::open(pid) {
-                let left = restore_left(&self.store, pid, process.start_time());
+                let left = restore_leftovers(&self.store, pid, process.start_time());
                 // At a retry the same is restored again; it was reported the first time.
                 if !left.changes.is_empty() && before.is_none() {
                     let what =
@@ -162,7 +162,7 @@ impl Programs {
                 }
             }
         }
-        let look = attachment.look();
+        let look = attachment.scan();
         let lines: Vec<String> = look.events.iter().filter_map(|it| self.lines.line(it)).collect();
         lines.into_iter().for_each(|line| tell(format!("{} ({}): {line}", self.name, self.unit)));
         if attachment.processes() == 0 {

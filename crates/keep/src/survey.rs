@@ -187,7 +187,7 @@ impl Survey {
     ///
     /// # Errors
     /// If the kernel does not answer.
-    pub fn look(found: Found) -> Result<Survey, BackendError> {
+    pub fn take(found: Found) -> Result<Survey, BackendError> {
         let standings = standings(&found.wishes)?;
         Ok(Survey { standings, bad: found.bad })
     }
@@ -196,7 +196,7 @@ impl Survey {
     /// cannot be read: other commands report that.
     pub fn for_doctor(directory: &Directory) -> Vec<doctor::Wish> {
         let found = directory.read().unwrap_or_default();
-        let Ok(survey) = Survey::look(found) else { return Vec::new() };
+        let Ok(survey) = Survey::take(found) else { return Vec::new() };
         let on_devices = survey.standings.iter().flat_map(|standing| {
             let name = format!("{} ({})", standing.wish.name, standing.wish.place());
             standing.devices.iter().map(move |on| doctor::Wish {
@@ -226,7 +226,7 @@ impl Survey {
         let begun = Instant::now();
         loop {
             let found = directory.read().unwrap_or_default();
-            let survey = Survey::look(found)?;
+            let survey = Survey::take(found)?;
             let standing = survey.standings.into_iter().find(|it| it.wish.name == name);
             match standing {
                 Some(standing) if standing.is_different() && begun.elapsed() < patience => {

@@ -17,7 +17,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use napkin_kernel::netlink::{NetlinkError, Notices, Taken};
+use napkin_kernel::netlink::{NetlinkError, NoticeBatch, Notices};
 use napkin_kernel::open_files::{has_room, is_shortage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
@@ -203,7 +203,7 @@ impl Watch {
 
     /// Takes the notices that have arrived, and returns whether none was lost.
     fn read_notices(&mut self) -> bool {
-        let Taken { came, left, lost } = self.notices.take();
+        let NoticeBatch { came, left, lost } = self.notices.take();
         self.notice_pending |= came;
         // Only the first notice is about the known device; a later one may be about another with its ifindex.
         for (ifindex, deleted) in left.into_iter().filter(|_| !lost) {

@@ -30,7 +30,7 @@ fn a_program_s_write_to_an_interrupt_s_cpus_is_noticed_by_either_name() {
     let names = ["smp_affinity", "smp_affinity_list"].map(|name| irq.join(name));
     let paths: BTreeMap<PathBuf, Follow> =
         names.iter().map(|name| (name.clone(), Follow::Writes)).collect();
-    let signals = Signals::block_ends().expect("blocked");
+    let signals = Signals::block_termination().expect("blocked");
     let signal = signals.readable().expect("a descriptor");
     let mut watch = Watch::open(&std::env::temp_dir().join("napkin-none")).expect("it listens");
     assert!(watch.follow(&paths), "it was not watched before");
@@ -83,7 +83,7 @@ fn what_is_followed_stays_so_where_no_descriptor_is_left() {
     for file in [&first, &second] {
         fs::write(file, "").expect("written");
     }
-    let signals = Signals::block_ends().expect("blocked");
+    let signals = Signals::block_termination().expect("blocked");
     let signal = signals.readable().expect("a descriptor");
     let mut watch = Watch::open(&directory.join("none")).expect("it listens");
     let mut paths: BTreeMap<PathBuf, Follow> = [(first.clone(), Follow::Writes)].into();
@@ -120,7 +120,7 @@ fn a_device_that_was_deleted_is_told_from_one_that_was_moved() {
     let other = Namespace::new().expect("a namespace");
     let there = format!("/proc/{}/fd/{}", std::process::id(), other.as_fd().as_raw_fd());
     let inside = || {
-        let signals = Signals::block_ends().expect("blocked");
+        let signals = Signals::block_termination().expect("blocked");
         let signal = signals.readable().expect("a descriptor");
         let directory = std::env::temp_dir().join("napkin-none");
         let mut watch = Watch::open(&directory).expect("it listens");
@@ -179,7 +179,7 @@ fn links_that_come_and_wishes_that_are_written_are_told_apart() {
     fs::create_dir(&directory).expect("a directory");
     let etc = directory.join("etc");
     let inside = || {
-        let signals = Signals::block_ends().expect("blocked");
+        let signals = Signals::block_termination().expect("blocked");
         let signal = signals.readable().expect("a descriptor");
         let mut watch = Watch::open(&etc).expect("it listens");
         let mut woken = || {

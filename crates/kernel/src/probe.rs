@@ -22,7 +22,7 @@ use napkin_os::rights::Right;
 /// Whether the kernel has a feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Can {
+pub enum KernelSupport {
     /// It was tried, and the kernel accepted it.
     Yes,
     /// The kernel lacks it.
@@ -34,30 +34,34 @@ pub enum Can {
     },
 }
 
-impl Can {
+impl KernelSupport {
     /// Whether the kernel certainly lacks it.
     pub fn lacks(self) -> bool {
-        self == Can::No
+        self == KernelSupport::No
     }
 
     /// Converts the result of a trial; `lacking` are the errors of a kernel that lacks the feature.
-    fn tried(result: Result<(), Errno>, lacking: &[Errno], right: Right) -> Can {
+    fn tried(result: Result<(), Errno>, lacking: &[Errno], right: Right) -> KernelSupport {
         match result {
-            Ok(()) => Can::Yes,
-            Err(errno) if lacking.contains(&errno) => Can::No,
-            Err(Errno::PERM | Errno::ACCESS) => Can::Unknown { right: Some(right.name()) },
-            Err(_) => Can::Unknown { right: None },
+            Ok(()) => KernelSupport::Yes,
+            Err(errno) if lacking.contains(&errno) => KernelSupport::No,
+            Err(Errno::PERM | Errno::ACCESS) => {
+                KernelSupport::Unknown { right: Some(right.name()) }
+            }
+            Err(_) => KernelSupport::Unknown { right: None },
         }
     }
 }
 
-impl fmt::Display for Can {
+impl fmt::Display for KernelSupport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Can::Yes => f.pad("yes"),
-            Can::No => f.pad("no"),
-            Can::Unknown { right: Some(right) } => f.pad(&format!("unknown without {right}")),
-            Can::Unknown { right: None } => f.pad("unknown"),
+            KernelSupport::Yes => f.pad("yes"),
+            KernelSupport::No => f.pad("no"),
+            KernelSupport::Unknown { right: Some(right) } => {
+                f.pad(&format!("unknown without {right}"))
+            }
+            KernelSupport::Unknown { right: None } => f.pad("unknown"),
         }
     }
 }
@@ -65,7 +69,7 @@ impl fmt::Display for Can {
 /// The interface by which a setting is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Way {
+pub enum Interface {
     /// Per instance, by netlink.
     Napi {
         /// The largest value that the kernel accepts.
@@ -78,11 +82,11 @@ pub enum Way {
     },
 }
 
-impl Way {
+impl Interface {
     /// The largest value that the kernel accepts.
     pub fn largest(self) -> u64 {
         match self {
-            Way::Napi { largest } | Way::Device { largest } => largest,
+            Interface::Napi { largest } | Interface::Device { largest } => largest,
         }
     }
 }
@@ -94,23 +98,23 @@ pub struct Kernel {
     /// Its release, for messages only: distributions backport parts of later kernels.
     pub release: String,
     /// Whether it has the netlink family `netdev` with devices, queues and instances.
-    pub instances: Can,
+    pub instances: KernelSupport,
     /// The interface of each setting; a setting that the kernel lacks is absent.
-    pub settings: BTreeMap<Setting, Way>,
+    pub settings: BTreeMap<Setting, Interface>,
     /// Whether it counts each queue's packets (`qstats-get`).
-    pub queue_stats: Can,
+    pub queue_stats: KernelSupport,
     /// Whether an epoll descriptor has busy-poll parameters (`EPIOCGPARAMS`).
-    pub epoll_params: Can,
+    pub epoll_params: KernelSupport,
     /// Whether a socket reports the instance of its last packet (`SO_INCOMING_NAPI_ID`).
-    pub incoming_napi_id: Can,
+    pub incoming_napi_id: KernelSupport,
     /// Whether a socket can prefer busy polling (`SO_PREFER_BUSY_POLL`).
-    pub socket_prefer_busy_poll: Can,
+    pub socket_prefer_busy_poll: KernelSupport,
     /// Whether processes can be opened as descriptors (`pidfd_open`).
-    pub pidfd: Can,
+    pub pidfd: KernelSupport,
     /// Whether descriptors of another process can be duplicated through a pidfd (`pidfd_getfd`).
-    pub pidfd_getfd: Can,
+    pub pidfd_getfd: KernelSupport,
     /// Whether network namespaces have a number that is never reused (`SO_NETNS_COOKIE`).
-    pub namespace_cookie: Can,
+    pub namespace_cookie: KernelSupport,
 }
 
 impl Kernel {
@@ -138,13 +142,13 @@ impl Kernel {
     }
 
     /// Returns the interface of a setting, if this kernel has it.
-    pub fn way(&self, setting: Setting) -> Option<Way> {
+    pub fn way(&self, setting: Setting) -> Option<Interface> {
         self.settings.get(&setting).copied()
     }
 
     /// Whether a setting can be changed per instance.
     pub fn per_napi(&self, setting: Setting) -> bool {
-        matches!(self.way(setting), Some(Way::Napi { .. }))
+        matches!(self.way(setting), Some(Interface::Napi { .. }))
     }
 
     /// Whether a setting can have this value. A kernel that lacks the setting behaves as if it were 0 (off).
@@ -154,30 +158,36 @@ impl Kernel {
 }
 
 /// Probes the family `netdev`, and the settings that `napi-set` accepts.
-fn netdev() -> (Can, Can, BTreeMap<Setting, Way>) {
+fn netdev() -> (KernelSupport, KernelSupport, BTreeMap<Setting, Interface>) {
     let unknown = |error: &NetlinkError| match error.errno() {
-        Some(Errno::PERM | Errno::ACCESS) => Can::Unknown { right: Some(Right::NetAdmin.name()) },
-        _ => Can::Unknown { right: None },
+        Some(Errno::PERM | Errno::ACCESS) => {
+            KernelSupport::Unknown { right: Some(Right::NetAdmin.name()) }
+        }
+        _ => KernelSupport::Unknown { right: None },
     };
     let asked = Netdev::open().and_then(|mut netdev| netdev.ability());
     match asked {
         Ok(ability) => {
-            let can = |operation| if ability.has(operation) { Can::Yes } else { Can::No };
+            let can = |operation| {
+                if ability.has(operation) { KernelSupport::Yes } else { KernelSupport::No }
+            };
             let ways = Setting::ALL.into_iter().filter_map(|setting| {
-                Some((setting, Way::Napi { largest: ability.largest(setting)? }))
+                Some((setting, Interface::Napi { largest: ability.largest(setting)? }))
             });
             let settable = ability.has(Operation::NapiSet);
             let ways = if settable { ways.collect() } else { BTreeMap::new() };
             (can(Operation::NapiGet), can(Operation::QstatsGet), ways)
         }
-        Err(NetlinkError::NoFamily { .. }) => (Can::No, Can::No, BTreeMap::new()),
+        Err(NetlinkError::NoFamily { .. }) => {
+            (KernelSupport::No, KernelSupport::No, BTreeMap::new())
+        }
         Err(error) => (unknown(&error), unknown(&error), BTreeMap::new()),
     }
 }
 
 /// Probes the settings in a device's directory. Every device has the same files, so any will do; every namespace
 /// has at least the loopback device.
-fn sysfs() -> BTreeMap<Setting, Way> {
+fn sysfs() -> BTreeMap<Setting, Interface> {
     // For the last two, sysfs accepts the same values as netlink. For `threaded` it accepts only 0 and 1, whatever
     // netlink accepts.
     let files = [
@@ -190,16 +200,16 @@ fn sysfs() -> BTreeMap<Setting, Way> {
     });
     let Some(device) = device else { return BTreeMap::new() };
     let there = files.into_iter().filter(|(_, file, _)| device.join(file).exists());
-    there.map(|(setting, _, largest)| (setting, Way::Device { largest })).collect()
+    there.map(|(setting, _, largest)| (setting, Interface::Device { largest })).collect()
 }
 
-fn epoll_params() -> Can {
+fn epoll_params() -> KernelSupport {
     let tried = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC)
         .and_then(|epoll| Params::get(epoll).map(drop));
-    Can::tried(tried, &[Errno::OPNOTSUPP], Right::NetAdmin)
+    KernelSupport::tried(tried, &[Errno::OPNOTSUPP], Right::NetAdmin)
 }
 
-fn socket_options() -> [Can; 3] {
+fn socket_options() -> [KernelSupport; 3] {
     let flags = SocketFlags::CLOEXEC;
     let made = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)
         .or_else(|_| rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None));
@@ -208,17 +218,17 @@ fn socket_options() -> [Can; 3] {
         Ok(made) => {
             // Large enough for the longest of these options.
             let tried = socket::option::<8>(made, option).map(drop);
-            Can::tried(tried, &[Errno::NOPROTOOPT], Right::NetAdmin)
+            KernelSupport::tried(tried, &[Errno::NOPROTOOPT], Right::NetAdmin)
         }
-        Err(_) => Can::Unknown { right: None },
+        Err(_) => KernelSupport::Unknown { right: None },
     })
 }
 
-fn pidfd() -> (Can, Can) {
+fn pidfd() -> (KernelSupport, KernelSupport) {
     let own = match pidfd_open(getpid(), PidfdFlags::empty()) {
         Ok(own) => own,
         Err(errno) => {
-            let can = Can::tried(Err(errno), &[Errno::NOSYS], Right::SysPtrace);
+            let can = KernelSupport::tried(Err(errno), &[Errno::NOSYS], Right::SysPtrace);
             return (can, can);
         }
     };
@@ -228,7 +238,7 @@ fn pidfd() -> (Can, Can) {
         Err(Errno::BADF) => Ok(()),
         tried => tried,
     };
-    (Can::Yes, Can::tried(tried, &[Errno::NOSYS], Right::SysPtrace))
+    (KernelSupport::Yes, KernelSupport::tried(tried, &[Errno::NOSYS], Right::SysPtrace))
 }
 
 #[cfg(test)]
@@ -238,9 +248,9 @@ mod tests {
     #[test]
     fn an_answer_that_was_not_had_is_not_a_no() {
         let lacking = [Errno::NOTTY];
-        let can = |result| Can::tried(result, &lacking, Right::NetAdmin);
-        assert_eq!(can(Ok(())), Can::Yes);
-        assert_eq!(can(Err(Errno::NOTTY)), Can::No);
+        let can = |result| KernelSupport::tried(result, &lacking, Right::NetAdmin);
+        assert_eq!(can(Ok(())), KernelSupport::Yes);
+        assert_eq!(can(Err(Errno::NOTTY)), KernelSupport::No);
         assert_eq!(can(Err(Errno::PERM)).to_string(), "unknown without CAP_NET_ADMIN");
         assert_eq!(can(Err(Errno::MFILE)).to_string(), "unknown");
         assert!(!can(Err(Errno::MFILE)).lacks());

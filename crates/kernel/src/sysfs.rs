@@ -256,7 +256,7 @@ impl Sysfs {
 }
 
 /// Returns the devices of the calling thread's namespace that use RPS; empty if that is not visible.
-pub fn handing_over() -> Vec<String> {
+pub fn devices_with_rps() -> Vec<String> {
     let links = Route::open().and_then(|mut route| route.links()).unwrap_or_default();
     let Ok(sysfs) = Sysfs::open(&links) else { return Vec::new() };
     let hands = |ifname: &String| sysfs.steering(ifname).iter().any(|it| !it.rps_cpus.is_empty());

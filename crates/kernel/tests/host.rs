@@ -7,7 +7,7 @@ mod namespace;
 use namespace::needs_rights;
 use napkin_kernel::Setting;
 use napkin_kernel::netlink::{Netdev, Operation, Route};
-use napkin_kernel::probe::{Can, Kernel, Way};
+use napkin_kernel::probe::{Interface, Kernel, KernelSupport};
 use napkin_kernel::sysfs::{DeviceFile, Sysfs};
 use napkin_os::procfs::{Interrupts, Sysctl, SysctlError, irq};
 use napkin_os::rights::Right;
@@ -75,12 +75,15 @@ fn an_interrupt_that_there_is_has_cpus() {
 fn what_is_tried_agrees_with_what_the_family_says() {
     let kernel = Kernel::probe();
     assert!(!kernel.release.is_empty());
-    needs(kernel.instances == Can::Yes, format_args!("napi-get ({})", Operation::NapiGet.since()));
+    needs(
+        kernel.instances == KernelSupport::Yes,
+        format_args!("napi-get ({})", Operation::NapiGet.since()),
+    );
     let mut netdev = Netdev::open().expect("it was opened just now");
     let ability = netdev.ability().expect("it was asked just now");
     for setting in Setting::ALL {
         if let Some(largest) = ability.largest(setting) {
-            assert_eq!(kernel.way(setting), Some(Way::Napi { largest }), "{setting}");
+            assert_eq!(kernel.way(setting), Some(Interface::Napi { largest }), "{setting}");
         }
         assert!(kernel.takes(setting, 0), "{setting} can be off");
     }

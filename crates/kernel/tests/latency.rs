@@ -261,7 +261,7 @@ impl Setup {
         let file = "/sys/class/net/va/queues/rx-0/rps_cpus";
         let written = self.link.here.run(|| std::fs::write(file, "1")).expect("entered");
         needs(written.is_ok(), "a kernel with RPS");
-        probe.handed_over(&[self.napi_id]).expect("told");
+        probe.set_steered(&[self.napi_id]).expect("told");
     }
 
     /// Waits until the instance's thread, if it has one, sleeps: on its way to sleep it needs no wake-up.
@@ -344,12 +344,12 @@ fn assert_drawn_from_all_thirds<'a>(samples: impl Iterator<Item = (&'a Sample, [
     assert!(thirds.iter().all(|it| *it > 0), "of the thirds of their gaps: {thirds:?}");
 }
 
-fn ring_waits_from_wake_up(settings: &[(Setting, u64)], handed_over: bool) {
+fn ring_waits_from_wake_up(settings: &[(Setting, u64)], steered: bool) {
     let mut setup = Setup::new();
     let mut client = setup.connect();
     setup.set(settings);
     let mut probe = Probe::start(&setup.options()).expect("it starts");
-    if handed_over {
+    if steered {
         setup.enable_rps(&mut probe);
     }
     let samples = setup.rounds(&mut client, &probe, "pass");

@@ -14,7 +14,7 @@ use napkin_kernel::process::{
     Kind, Params, Process, Receive, Socket, SocketOptions, Tables, Timeout,
 };
 use napkin_os::rights::Right;
-use napkin_testing::{Killed, test};
+use napkin_testing::{KillOnDrop, test};
 use rustix::io::Errno;
 
 const ALL: usize = usize::MAX;
@@ -97,7 +97,7 @@ fn the_same_id_at_another_time_is_another_process() {
 
 #[test]
 fn what_ended_and_was_not_waited_for_is_not_alive() {
-    let mut child = Killed(Command::new("sleep").arg("600").spawn().unwrap());
+    let mut child = KillOnDrop(Command::new("sleep").arg("600").spawn().unwrap());
     let process = Process::open(i32::try_from(child.0.id()).unwrap()).unwrap();
     assert!(process.alive());
     child.0.kill().unwrap();

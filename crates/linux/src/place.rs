@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use napkin_os::sched::{Class, CpuList, left_of};
+use napkin_os::sched::{Class, CpuList, still_available};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -163,7 +163,7 @@ impl Place {
     pub(crate) fn is_online_part_of(&self, before: &Value, now: &Value, on: &[usize]) -> bool {
         match (self, before, now) {
             (Place::ThreadCpus(_), Value::Cpus(before), Value::Cpus(now)) => {
-                *now == left_of(before, on)
+                *now == still_available(before, on)
             }
             _ => false,
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 use napkin_os::procfs::cpuset;
-use napkin_os::sched::{CpuList, left_of};
+use napkin_os::sched::{CpuList, still_available};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -311,9 +311,9 @@ fn is_hidden_by_cpuset(tid: i32, now: &[usize], old: &[usize], new: &[usize]) ->
 
 /// Returns those of a thread's previous CPUs that it can have now: online, and in its cpuset.
 fn available_cpus(tid: i32, cpus: &[usize]) -> Vec<usize> {
-    let on = left_of(cpus, &online_cpus());
+    let on = still_available(cpus, &online_cpus());
     match cpuset(tid) {
-        Some(cpuset) => left_of(&on, &cpuset),
+        Some(cpuset) => still_available(&on, &cpuset),
         None => on,
     }
 }

@@ -172,7 +172,7 @@ impl Session {
     /// Sets what there is to be set in the program now, and leaves it so; it stays in the journal. With pinning, it
     /// looks for `pin_for` at most for threads that wait.
     pub fn leave(mut self, pin_for: Option<Duration>, tell: &mut dyn FnMut(&Event)) -> Left {
-        let mut events = self.attachment.look().events;
+        let mut events = self.attachment.scan().events;
         let mut always_ran = Vec::new();
         if let Some(time) = pin_for {
             events.extend(self.attachment.pin_for(time, |it| it.always_ran().is_empty()));

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use napkin_kernel::device::{self, Device, DeviceError, Napi};
 use napkin_kernel::netlink::{Netdev, Route};
-use napkin_kernel::process::{Owner, Owners, Params, Process, Socket, Unseen, owners};
+use napkin_kernel::process::{Inaccessible, Owner, Owners, Params, Process, Socket, owners};
 use napkin_kernel::sysfs::Sysfs;
 use napkin_os::procfs::Sysctl;
 use napkin_os::rights::Right;
@@ -90,7 +90,7 @@ pub struct Programs {
     /// Programs by NAPI ID.
     pub by_napi_id: BTreeMap<u32, Vec<Program>>,
     /// Processes that could not be examined for lack of a privilege.
-    pub unseen: Unseen,
+    pub unseen: Inaccessible,
     /// The number of processes whose sockets were not all counted.
     pub cut: usize,
 }
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn what_could_not_be_seen_names_the_right() {
-        let unseen = Unseen((1..5).map(|pid| (pid, "x".into())).collect());
+        let unseen = Inaccessible((1..5).map(|pid| (pid, "x".into())).collect());
         let programs = Programs { unseen, ..Programs::default() };
         let report = report(vec![device(vec![napi(11, "base")])], &programs);
         assert!(report.notes[0].contains("4 processes"), "{:?}", report.notes);

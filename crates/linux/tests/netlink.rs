@@ -13,7 +13,7 @@ use napkin_kernel::netlink::{
 };
 use napkin_kernel::{Setting, Settings, device};
 use napkin_linux::apply::{Backend, Linux, Target, lifelines};
-use napkin_testing::{Killed, needs, test};
+use napkin_testing::{KillOnDrop, needs, test};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
@@ -447,7 +447,7 @@ fn a_namespace_vanishes_with_the_last_program_in_it_also_a_killed_one() {
         })
         .expect("entered");
     let sleeper = there.run(|| std::process::Command::new("sleep").arg("600").spawn());
-    let sleeper = Killed(sleeper.expect("entered").expect("started"));
+    let sleeper = KillOnDrop(sleeper.expect("entered").expect("started"));
     drop(there);
     // This end of the pair exists as long as the other one does.
     std::thread::sleep(std::time::Duration::from_millis(200));

@@ -19,7 +19,7 @@ pub const MOST_DATAGRAM: u32 = 1_500 - 40 - 8;
 
 /// The kind of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ask {
+pub enum Protocol {
     /// Datagrams, to an echo server or to one that discards them.
     Udp,
     /// An echo service over TCP connections.
@@ -32,7 +32,7 @@ pub enum Ask {
 #[derive(Debug, Clone)]
 pub struct LoadConfig {
     /// The kind of requests.
-    pub ask: Ask,
+    pub ask: Protocol,
     /// The device to send on: `tap`, `xdp` with `:all`, `vhost` or `virtio-user`.
     pub device: DeviceSpec,
     /// The local address and network on the device.
@@ -77,7 +77,7 @@ impl LoadConfig {
         if self.per_second.is_some_and(|rate| !(1..=HIGHEST_RATE).contains(&rate)) {
             return wrong(format!("a rate is 1 to {HIGHEST_RATE} a second, or max"));
         }
-        if self.ask == Ask::Udp {
+        if self.ask == Protocol::Udp {
             if !(LEAST_BYTES..=MOST_DATAGRAM).contains(&self.bytes) {
                 return wrong(format!(
                     "a datagram has {LEAST_BYTES} to {MOST_DATAGRAM} bytes, not {}",
@@ -91,7 +91,7 @@ impl LoadConfig {
                 ));
             }
         }
-        if self.ask != Ask::Udp {
+        if self.ask != Protocol::Udp {
             if ours.is_ipv6() {
                 return wrong("over IPv6 there are datagrams only: give an IPv4 address".into());
             }

@@ -51,7 +51,7 @@ pub(crate) fn known_percentiles(
     waiting: u64,
 ) -> Option<LatencyNs> {
     let waits = Measurement { due: Some(due), unanswered: Some(waiting), ..Measurement::default() };
-    latency.map(|it| it.told(unanswered, waits.queue_grows()))
+    latency.map(|it| it.supported(unanswered, waits.queue_grows()))
 }
 
 impl LoadFigures {

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-pub use config::{Ask, HIGHEST_RATE, LEAST_BYTES, LoadConfig, MOST_DATAGRAM, MOST_FLOWS};
+pub use config::{HIGHEST_RATE, LEAST_BYTES, LoadConfig, MOST_DATAGRAM, MOST_FLOWS, Protocol};
 pub use error::LoadError;
 pub use figures::LoadFigures;
 use napkin_client::Host;
@@ -65,7 +65,7 @@ pub enum Event {
 pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigures, LoadError> {
     config.check()?;
     // Before any thread is started, so that all of them inherit the mask.
-    let signals = Signals::block_ends().map_err(LoadError::Signals)?;
+    let signals = Signals::block_termination().map_err(LoadError::Signals)?;
     let mut signal = None;
     let mut sleep = |time: Duration| wait_for_signal(&signals, time, &mut signal);
     let open = || {
@@ -78,7 +78,7 @@ pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigur
     let device = open()?;
     tell(Event::Open(device.note.clone()));
     let figures = match config.ask {
-        Ask::Udp => {
+        Protocol::Udp => {
             let wire = Wire::new(device.addresses, device.queues);
             let progress = Arc::<Progress>::default();
             let (theirs, load) = (Arc::clone(&progress), config.clone());
@@ -88,7 +88,7 @@ pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigur
             };
             run_with_progress(body, &progress, &mut sleep, tell)
         }
-        Ask::Tcp | Ask::Memcached => {
+        Protocol::Tcp | Protocol::Memcached => {
             let mut first = Some(device);
             let host = || {
                 // The second client opens the device again: the first one has consumed it.
@@ -107,7 +107,7 @@ pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigur
             streams::run(config, host, &mut sleep)
         }
     }?;
-    signals.forget();
+    signals.discard_pending();
     Ok(LoadFigures { signal, ..figures })
 }
 
@@ -120,7 +120,7 @@ pub fn replay(
     tell: &mut dyn FnMut(Event),
 ) -> Result<ReplayFigures, LoadError> {
     config.check()?;
-    let signals = Signals::block_ends().map_err(LoadError::Signals)?;
+    let signals = Signals::block_termination().map_err(LoadError::Signals)?;
     // The file first, so that an invalid one changes nothing on this host.
     let begun = Replay::begin(config)?;
     let device = open(&ServeConfig {
@@ -135,7 +135,7 @@ pub fn replay(
     let mut signal = None;
     let mut sleep = |time: Duration| wait_for_signal(&signals, time, &mut signal);
     let figures = run_with_progress(body, &progress, &mut sleep, tell)?;
-    signals.forget();
+    signals.discard_pending();
     Ok(ReplayFigures { signal, ..figures })
 }
 

@@ -288,7 +288,7 @@ impl Replay {
         figures.not_taken = sender.drain_device(&mut figures)?;
         figures.late_ns = match config.pace {
             Pace::Max => None,
-            _ => late.summary(0).map(|it| it.told(0, false)),
+            _ => late.summary(0).map(|it| it.supported(0, false)),
         };
         drop(self.frames);
         match self.reader.join().map_err(|_| LoadError::Panicked)? {
@@ -371,7 +371,7 @@ impl Sender<'_> {
     fn drain_device(&mut self, figures: &mut ReplayFigures) -> Result<u64, LoadError> {
         let (mut left, mut moved) = (usize::MAX, clock::now());
         loop {
-            let (now, before) = (clock::now(), std::mem::replace(&mut left, self.wire.under_way()));
+            let (now, before) = (clock::now(), std::mem::replace(&mut left, self.wire.in_flight()));
             if left < before {
                 moved = now;
             }
@@ -405,7 +405,7 @@ mod tests {
 
     use super::*;
 
-    /// A device that refuses frames above 100 bytes and records the others. Each call of `under_way` lets one frame
+    /// A device that refuses frames above 100 bytes and records the others. Each call of `in_flight` lets one frame
     /// go, except for the last `kept`.
     #[derive(Default)]
     struct Narrow {
@@ -423,7 +423,7 @@ mod tests {
             Ok(())
         }
 
-        fn under_way(&self) -> usize {
+        fn in_flight(&self) -> usize {
             let taken = self.taken.lock().expect("one thread").len();
             taken.saturating_sub(self.let_go.fetch_add(1, Relaxed)).max(self.kept)
         }

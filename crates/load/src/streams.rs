@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use napkin_client::{Asks, Client, ClientError, ClientFigures, ClientWait, Config, Host, Load};
+use napkin_client::{
+    Client, ClientError, ClientFigures, ClientWait, Config, Host, Load, RequestKind,
+};
 use napkin_os::sched::CpuList;
 
-use crate::config::{Ask, LoadConfig};
+use crate::config::{LoadConfig, Protocol};
 use crate::error::LoadError;
 use crate::figures::{LoadFigures, known_percentiles};
 
@@ -18,8 +20,8 @@ fn config(config: &LoadConfig) -> Config {
     let load =
         config.per_second.map_or(Load::Closed, |rate| Load::Open { per_second: rate as f64 });
     let asks = match config.ask {
-        Ask::Memcached => Asks::Records,
-        _ => Asks::Echo(config.bytes),
+        Protocol::Memcached => RequestKind::Records,
+        _ => RequestKind::Echo(config.bytes),
     };
     Config {
         connections: config.flows.into(),
@@ -40,8 +42,8 @@ pub(crate) fn run(
     sleep: &mut dyn FnMut(Duration) -> bool,
 ) -> Result<LoadFigures, LoadError> {
     let config = config(load);
-    if load.ask == Ask::Memcached {
-        let sets = Config { load: Load::Closed, asks: Asks::Fill, ..config.clone() };
+    if load.ask == Protocol::Memcached {
+        let sets = Config { load: Load::Closed, asks: RequestKind::Fill, ..config.clone() };
         let Some(mut client) = connect(&sets, host()?, sleep)? else {
             return Ok(LoadFigures::default());
         };

@@ -26,9 +26,9 @@ pub trait Client: core::fmt::Debug {
 
 /// A client that sends nothing and discards what it receives.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Nobody;
+pub struct SilentClient;
 
-impl Client for Nobody {
+impl Client for SilentClient {
     fn start(&mut self, _: &mut Machine<'_>) {}
     fn timer(&mut self, _: &mut Machine<'_>, _: u64) {}
     fn receive(&mut self, _: &mut Machine<'_>, _: Packet) {}

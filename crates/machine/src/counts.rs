@@ -54,7 +54,7 @@ pub struct CpuUse {
     /// Nanoseconds by [`Use`](crate::Use).
     pub used: [Ns; USES],
     /// Nanoseconds of that: empty rounds of threads and empty polls of softirqs.
-    pub polled_in_vain: Ns,
+    pub empty_poll_time: Ns,
     /// Nanoseconds that runnable threads have waited for this CPU, summed (run-queue delay).
     pub waited: Ns,
     /// Hard interrupts of any kind.
@@ -85,7 +85,7 @@ pub struct EpollUse {
 
 /// The task that was current on the CPU during a poll, as the kernel's tracer names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Who {
+pub enum CurrentTask {
     /// The idle task: the poll ran in a softirq on an idle CPU.
     Idle,
     /// A thread of an application.
@@ -100,9 +100,9 @@ pub enum Who {
 
 /// Detailed counts, which are collected only on request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Seen {
+pub struct DetailedCounts {
     /// Polls, by the current task, the budget and the frames taken.
-    pub polls: BTreeMap<(Who, u16, u16), u64>,
+    pub polls: BTreeMap<(CurrentTask, u16, u16), u64>,
     /// Waits that returned events, by the number of events.
     pub returns: BTreeMap<u32, u64>,
     /// Rounds of the network softirq.

@@ -225,7 +225,7 @@ impl Machine<'_> {
 
     /// Describes frames or activity that are left. There must be none long after the traffic has ended, if no thread
     /// spins.
-    pub fn left_over(&self) -> Option<String> {
+    pub fn describe_leftovers(&self) -> Option<String> {
         let queues = 0..self.queues.len() as u16;
         if let Some(queue) = queues.clone().find(|&it| self.ring_depth(it) > 0) {
             let here = self.ring_depth(queue);

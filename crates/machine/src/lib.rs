@@ -19,7 +19,7 @@
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 #![forbid(unsafe_code)]
 
-pub mod abandon;
+pub mod abort;
 mod checks;
 mod client;
 mod config;
@@ -40,9 +40,9 @@ pub mod swarm;
 mod trace;
 mod tracer;
 
-pub use client::{Client, Nobody};
+pub use client::{Client, SilentClient};
 pub use config::{Config, Costs, Fair, Kernel, Link, Locality, NicConfig, Preemption, Processor};
-pub use counts::{CpuUse, EpollUse, QueueCounts, QueueUse, Seen, Who};
+pub use counts::{CpuUse, CurrentTask, DetailedCounts, EpollUse, QueueCounts, QueueUse};
 pub use fault::Fault;
 pub use host::segment::{USES, Use};
 pub use machine::{Machine, Placement};

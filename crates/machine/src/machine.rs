@@ -11,11 +11,11 @@
 use napkin_core::{CpuId, EpollContext, Host, Id, Limits, MILLISECOND, NEVER, Ns};
 use napkin_policy::Policy;
 
-use crate::abandon::Flag;
+use crate::abort::Flag;
 use crate::checks::Checks;
 use crate::client::Client;
 use crate::config::Config;
-use crate::counts::{QueueCounts, Seen};
+use crate::counts::{DetailedCounts, QueueCounts};
 use crate::disabling::Disabling;
 use crate::events::{Event, Events};
 use crate::fault::Faults;
@@ -66,10 +66,10 @@ pub struct Machine<'a> {
     latency: Histogram,
     /// Requests that have fallen due, as reported by the client or a program.
     due: u64,
-    pub(crate) seen: Seen,
+    pub(crate) detailed_counts: DetailedCounts,
     /// The CPU that is being stepped.
     pub(crate) running_cpu: u16,
-    abandon: Flag,
+    abort: Flag,
     pub(crate) checks: Checks,
     pub(crate) faults: Faults,
     /// Disables in progress, by instance.
@@ -147,9 +147,9 @@ impl<'a> Machine<'a> {
             trace: Tracer::default(),
             latency: Histogram::default(),
             due: 0,
-            seen: Seen::default(),
+            detailed_counts: DetailedCounts::default(),
             running_cpu: 0,
-            abandon: Flag::of_this_thread(),
+            abort: Flag::of_this_thread(),
             checks: Checks::default(),
             faults: Faults::default(),
             disabling: placement.queue_cpus.iter().map(|_| None).collect(),
@@ -219,7 +219,7 @@ impl<'a> Machine<'a> {
 
     /// Returns a measure of the machine's memory: pending events, and slots for frames. It must not grow with virtual
     /// time.
-    pub fn kept(&self) -> usize {
+    pub fn items_kept(&self) -> usize {
         let queues: usize = self.queues.iter().map(NicQueue::kept).sum();
         self.events.len() + self.link.kept() + queues + self.sockets.kept()
     }
@@ -235,7 +235,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Counts a request that falls due now.
-    pub fn fall_due(&mut self) {
+    pub fn request_due(&mut self) {
         self.due += 1;
     }
 
@@ -313,7 +313,7 @@ impl<'a> Machine<'a> {
                 if self.broken().is_some() {
                     return;
                 }
-                self.abandon.check();
+                self.abort.check();
             }
             self.trace.suspensions(self.now, self.host, &mut self.queues);
         }
@@ -429,8 +429,8 @@ impl<'a> Machine<'a> {
     }
 
     /// Returns the detailed counts, to read them or to enable their collection.
-    pub fn seen(&mut self) -> &mut Seen {
-        &mut self.seen
+    pub fn detailed_counts(&mut self) -> &mut DetailedCounts {
+        &mut self.detailed_counts
     }
 
     /// Returns the number of frames in a queue's ring, or between a poll and their delivery.

@@ -47,7 +47,7 @@ impl Snapshot {
     pub fn since(&self, earlier: &Snapshot) -> Snapshot {
         let cpus = self.cpus.iter().zip(&earlier.cpus).map(|(now, then)| CpuUse {
             used: std::array::from_fn(|i| now.used[i] - then.used[i]),
-            polled_in_vain: now.polled_in_vain - then.polled_in_vain,
+            empty_poll_time: now.empty_poll_time - then.empty_poll_time,
             waited: now.waited - then.waited,
             interrupts: now.interrupts - then.interrupts,
             switches: now.switches - then.switches,

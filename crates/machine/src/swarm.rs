@@ -120,7 +120,7 @@ pub fn run(seed: u64) -> Result<Report, Broken> {
     }
     // An application that spins never becomes idle.
     if !policy.application.spin
-        && let Some(what) = machine.left_over()
+        && let Some(what) = machine.describe_leftovers()
     {
         return Err(broken(what));
     }

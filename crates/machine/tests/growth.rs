@@ -49,10 +49,10 @@ fn kept(shared_clock: bool) -> (usize, usize) {
     machine.watch(app, 0, socket);
     machine.wake_thread(app);
     machine.run(500 * MILLISECOND);
-    let then = machine.kept();
+    let then = machine.items_kept();
     machine.run(1000 * MILLISECOND);
     assert_eq!(machine.latency().count(), 9_990, "every frame so far was read");
-    (then, machine.kept())
+    (then, machine.items_kept())
 }
 
 #[test]

@@ -18,9 +18,9 @@ impl Program for Sleeper {
 
 /// A client that sends nothing.
 #[derive(Debug)]
-struct Nobody;
+struct SilentClient;
 
-impl Client for Nobody {
+impl Client for SilentClient {
     fn start(&mut self, _: &mut Machine<'_>) {}
 
     fn timer(&mut self, _: &mut Machine<'_>, _: u64) {}
@@ -39,7 +39,7 @@ fn used(exit: Ns) -> CpuUse {
     let placement = Placement::aligned(1, config.processor.cpus);
     let host = placement.host(config.processor.cpus);
     let mut machine =
-        Machine::new(config, Policy::BASE, &placement, &host, &[], Box::new(Nobody), 1);
+        Machine::new(config, Policy::BASE, &placement, &host, &[], Box::new(SilentClient), 1);
     let thread =
         machine.add_thread("sleeper", Affinity::pinned(0), Class::Fair, Box::new(Sleeper(0)));
     machine.wake_thread(thread);

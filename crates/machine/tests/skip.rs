@@ -46,12 +46,12 @@ fn sink(profile: &str, policy: &str, cpu: u16, mean: f64, skip: bool) -> (String
     let app = machine.add_thread("sink", Affinity::pinned(cpu), Class::Fair, program);
     machine.watch(app, 0, socket);
     machine.wake_thread(app);
-    machine.seen().detailed = true;
+    machine.detailed_counts().detailed = true;
     let mut story = String::new();
     // Reads of the counts in between, at arbitrary moments.
     for moment in [7_777_777, 20_000_001, 33 * MILLISECOND] {
         machine.run(moment);
-        story += &format!("{:?} {:?}\n", machine.snapshot(), machine.seen());
+        story += &format!("{:?} {:?}\n", machine.snapshot(), machine.detailed_counts());
     }
     assert!(machine.latency().count() > 50, "{}", machine.latency().count());
     (story + &format!("{:?}", machine.latency()), machine.steps())

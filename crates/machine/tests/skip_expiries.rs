@@ -87,12 +87,12 @@ fn run(seed: u64, skip: bool) -> (String, u64) {
     for queue in 0..queues {
         machine.add_flow(queue, Some(one(&mut rng, &sockets)));
     }
-    machine.seen().detailed = true;
+    machine.detailed_counts().detailed = true;
     let (mut story, mut at) = (format!("{name} {policy} {:?}", placement.queue_cpus), 0);
     while at < 20 * MILLISECOND {
         at += one(&mut rng, &[300, 30_000, 3 * MILLISECOND]);
         machine.run(at);
-        let _ = write!(story, "\n{:?} {:?}", machine.snapshot(), machine.seen());
+        let _ = write!(story, "\n{:?} {:?}", machine.snapshot(), machine.detailed_counts());
     }
     assert_eq!(machine.broken(), None, "seed {seed}");
     let _ = write!(story, "\n{:?}", machine.latency());

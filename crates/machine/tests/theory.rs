@@ -187,7 +187,7 @@ fn a_machine_keeps_no_more_later_than_it_did_before() {
         for second in 0..20 {
             machine.run((second + 1) * SECOND);
             let half = usize::from(second >= 10);
-            most[half] = most[half].max(machine.kept());
+            most[half] = most[half].max(machine.items_kept());
         }
         println!("{policy}: at most {} things kept, later {}", most[0], most[1]);
         assert!(most[1] <= most[0] * 2 + 64, "{policy}: {most:?}");

@@ -198,7 +198,7 @@ impl LatencyNs {
     /// lower bound ([`LatencyNs::above`]); if the queue `grows`, all are, because a longer window would show longer
     /// latencies. Idempotent. The percentiles must already be those of all requests ([`Percentiles::of_all`]).
     #[must_use]
-    pub fn told(self, unanswered: u64, grows: bool) -> LatencyNs {
+    pub fn supported(self, unanswered: u64, grows: bool) -> LatencyNs {
         let all = self.count as f64 + unanswered as f64;
         let few = |share: f64| all * share.min(1.0 - share) < Self::BEYOND - 1e-6;
         let bounds = |share: f64| grows || is_bound(share, self.count, unanswered);
@@ -265,7 +265,7 @@ mod tests {
             (1_000, [true, true, true, true, true, false]),
             (10_000, [true; 6]),
         ] {
-            let told = samples(count, 0).told(0, false);
+            let told = samples(count, 0).supported(0, false);
             let Percentiles { p5, p50, p90, p95, p99, p999 } = told.at;
             assert_eq!([p5, p50, p90, p95, p99, p999].map(|it| it.is_some()), known, "{count}");
             assert_eq!((told.above, told.count), (None, count));
@@ -275,21 +275,21 @@ mod tests {
     #[test]
     fn a_percentile_that_unanswered_requests_may_have_is_a_bound() {
         let raw = samples(9_500, 500);
-        let told = raw.told(500, false);
+        let told = raw.supported(500, false);
         assert_eq!((told.at.p95, told.at.p99, told.at.p999), (raw.at.p95, None, None));
         let above = told.above.unwrap();
         assert_eq!((above.p95, above.p99, above.p999), (None, raw.at.p99, raw.at.p999));
-        assert_eq!(told.told(500, false), told, "once is enough");
-        let little = samples(9_500, 9).told(9, false);
+        assert_eq!(told.supported(500, false), told, "once is enough");
+        let little = samples(9_500, 9).supported(9, false);
         assert_eq!(little.above, None, "less than one in a thousand");
-        let grows = raw.told(500, true);
+        let grows = raw.supported(500, true);
         assert_eq!((grows.at, grows.above), (Percentiles::default(), Some(raw.at)));
     }
 
     #[test]
     fn a_percentile_is_that_of_all_that_fell_due_and_not_of_the_answered_ones() {
         // Up to 500 us there are ten samples per microsecond, above that nine.
-        let told = samples(9_500, 500).told(500, false).at;
+        let told = samples(9_500, 500).supported(500, false).at;
         for (got, want) in [(told.p5, 50), (told.p50, 500), (told.p90, 945), (told.p95, 1_000)] {
             let got = got.unwrap();
             assert!(got.abs_diff(want * 1_000) <= 2_000, "{got} for {want} us");
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn in_json_a_percentile_that_is_not_known_is_null_and_its_bound_stands_beside_it() {
-        let told = samples(9_500, 500).told(500, false);
+        let told = samples(9_500, 500).supported(500, false);
         let json = serde_json::to_value(told).unwrap();
         assert!(json["p50"].is_u64() && json["p99"].is_null() && json["above"]["p99"].is_u64());
         assert_eq!(serde_json::from_value::<LatencyNs>(json).unwrap(), told);

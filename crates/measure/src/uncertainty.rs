@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 const TAIL: f64 = 0.05;
 
 /// The minimum share of the draws that must agree on an order for the model to assert it.
-pub const TOLD: f64 = 0.9;
+pub const MIN_AGREEMENT: f64 = 0.9;
 
 /// The interval that contains nine of ten draws of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -65,7 +65,7 @@ pub struct Orders {
     pub pairs: usize,
     /// Mean share, over all pairs, of draws that keep the order.
     pub kept: f64,
-    /// Pairs whose order fewer than [`TOLD`] of the draws keep, the least stable first.
+    /// Pairs whose order fewer than [`MIN_AGREEMENT`] of the draws keep, the least stable first.
     pub untold: Vec<Pair>,
 }
 
@@ -142,7 +142,8 @@ impl Uncertainty {
             }
             let kept = pairs.iter().map(|pair| pair.kept).sum::<f64>() / pairs.len() as f64;
             let count = pairs.len();
-            let mut untold: Vec<Pair> = pairs.into_iter().filter(|pair| pair.kept < TOLD).collect();
+            let mut untold: Vec<Pair> =
+                pairs.into_iter().filter(|pair| pair.kept < MIN_AGREEMENT).collect();
             untold.sort_by(|a, b| a.kept.total_cmp(&b.kept));
             let [table, quantity, load] =
                 [figure.table, figure.quantity, figure.load].map(str::to_owned);
@@ -171,7 +172,7 @@ impl fmt::Display for Orders {
             parts.collect::<Vec<_>>().join(", "),
             self.pairs - self.untold.len(),
             self.pairs,
-            percent(TOLD),
+            percent(MIN_AGREEMENT),
             percent(self.kept)
         )?;
         for (place, pair) in self.untold.iter().take(NAMED).enumerate() {

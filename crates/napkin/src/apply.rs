@@ -203,7 +203,7 @@ fn watched(
 ) -> Result<(), Failure> {
     let stays = args.limit.is_none();
     // Before anything is changed, so that no signal ends this in between.
-    let signals = Signals::block_ends_and_stop().map_err(Failure::of)?;
+    let signals = Signals::block_termination_and_stop().map_err(Failure::of)?;
     let mut canary = guards.1.map(|guard| args.canary(guard)).transpose()?;
     let began = Instant::now();
     let hold = Temporary::apply(backend, store, request).map_err(Failure::of)?;

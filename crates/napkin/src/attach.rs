@@ -105,8 +105,8 @@ pub(crate) fn run(args: &Attach) -> Result<(), Failure> {
     let how = &args.how;
     // Before anything is changed that is to be put back.
     let signals = match args.once {
-        true => Signals::block_ends(),
-        false => Signals::block_ends_and_stop(),
+        true => Signals::block_termination(),
+        false => Signals::block_termination_and_stop(),
     };
     let signals = signals.map_err(Failure::of)?;
     let mut session = how.begin(Some(args.pid))?;

@@ -7,7 +7,7 @@ use napkin_measure::report::{Report, column, file};
 use napkin_policy::NamedPolicy;
 use napkin_workload::machine::Plan;
 use napkin_workload::{
-    BenchError, Interrupt, Live, Options, Stopped, World, resumable, run, short,
+    BenchError, Interrupt, Live, Options, Stopped, World, resumable, run, short_round,
 };
 
 use crate::attempt::{self, Attempt};
@@ -244,7 +244,7 @@ fn short_round(
     interrupt: Interrupt,
     outputs: &mut Outputs<'_>,
 ) -> Result<(), Failure> {
-    let mut round = short::round(&options(common), common.window);
+    let mut round = short_round::round(&options(common), common.window);
     for (_, of_its_own) in &mut round {
         if !policies.is_empty() {
             of_its_own.policies = policies.to_vec();

@@ -131,7 +131,7 @@ pub(crate) struct Compare {
 }
 
 pub(crate) fn run(args: &Compare) -> Result<(), Failure> {
-    let signals = Signals::block_ends_and_stop().map_err(Failure::of)?;
+    let signals = Signals::block_termination_and_stop().map_err(Failure::of)?;
     let options = args.options()?;
     options.check().map_err(failure)?;
     outputs::check(args.json.iter().chain(&args.report).map(PathBuf::as_path))?;
@@ -152,8 +152,8 @@ pub(crate) fn run(args: &Compare) -> Result<(), Failure> {
     }
     let mut tell = |told: CompareEvent<'_>| match told {
         CompareEvent::Slice(name) => progress.step(name),
-        CompareEvent::Out { name, why } => progress.say(&format!("{name} is out: {why}")),
-        CompareEvent::Note(note) => progress.say(&format!("note: {note}")),
+        CompareEvent::Excluded { name, why } => progress.print(&format!("{name} is out: {why}")),
+        CompareEvent::Note(note) => progress.print(&format!("note: {note}")),
     };
     let compared = compare(&service, &options, &signals, &mut tell);
     drop(progress);

@@ -4,7 +4,7 @@ use napkin_engine::control::{
     Answer, ClientError, Record, Request, Verb, choose, request, setting,
 };
 use napkin_measure::report::text::time as measured;
-use napkin_policy::{INSTANCE_KEYS, Key, Takes, Time};
+use napkin_policy::{INSTANCE_KEYS, Key, Time, ValueKind};
 use serde_json::Value;
 
 use crate::args::{DevGet, DevSet, NapiGet, NapiSet, QstatsGet, QueueGet, Target};
@@ -123,7 +123,7 @@ fn show(target: &Target, asked: &Request, columns: &[&str]) -> Result<(), Failur
 
 /// A value as people read it; what is absent is a dash.
 fn cell(name: &str, value: Option<&Value>) -> String {
-    let is_time = || Key::find(name).is_some_and(|key| key.takes == Takes::Time);
+    let is_time = || Key::find(name).is_some_and(|key| key.takes == ValueKind::Time);
     match value {
         None | Some(Value::Null) => "-".into(),
         Some(Value::Bool(gone)) if name == GONE => if *gone { "yes" } else { "no" }.into(),

@@ -100,7 +100,7 @@ pub(crate) struct Export {
 }
 
 pub(crate) fn run(args: &Export) -> Result<(), Failure> {
-    let signals = Signals::block_ends().map_err(Failure::of)?;
+    let signals = Signals::block_termination().map_err(Failure::of)?;
     // Before rights are given up: a port below 1024.
     let listens = args.textfile.is_none() && !args.once;
     let listener =
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Export) -> Result<(), Failure> {
     let textfile = args.textfile.as_deref().map(TextFile::new).transpose();
     let mut textfile = textfile.map_err(|error| Failure::Usage(error.to_string()))?;
     if let Some(textfile) = &mut textfile {
-        textfile.hold().map_err(Failure::of)?;
+        textfile.lock().map_err(Failure::of)?;
     }
     let mut rights = vec![Right::Bpf, Right::Perfmon];
     // A file is replaced by another in its directory, again and again.

@@ -29,7 +29,7 @@ impl Guard {
         let again = match self {
             Guard::Off => return None,
             Guard::Once => Again::Never,
-            Guard::Again => Again::LATER,
+            Guard::Again => Again::BACKOFF,
         };
         let held = device.map(|device| device.applied().before.device.ifindex);
         let options = Options { only: held.filter(|_| only), held, again };

@@ -291,7 +291,7 @@ struct Refused {
 impl Refused {
     fn look(directory: &Directory, wish: &Wish) -> Result<Refused, String> {
         let found = directory.read().map_err(|error| error.to_string())?;
-        let survey = |found| Survey::look(found).map_err(|error| error.to_string());
+        let survey = |found| Survey::take(found).map_err(|error| error.to_string());
         let before = survey(found.clone())?;
         let then = survey(found.with(wish.clone()))?;
         let is_refused = |it: &&Standing| it.state() == State::Refused;
@@ -375,13 +375,13 @@ fn check(files: &[PathBuf], as_json: bool) -> Result<(), Failure> {
     } else {
         Directory::read_files(files)
     };
-    let survey = Survey::look(found).map_err(Failure::unanswered)?;
+    let survey = Survey::take(found).map_err(Failure::unanswered)?;
     report(&survey, as_json, |standing| standing.can_be_held())
 }
 
 fn list(as_json: bool) -> Result<(), Failure> {
     let found = Directory::here().read().map_err(Failure::unanswered)?;
-    let survey = Survey::look(found).map_err(Failure::unanswered)?;
+    let survey = Survey::take(found).map_err(Failure::unanswered)?;
     let reported = report(&survey, as_json, |standing| standing.state() == State::Held);
     if !as_json {
         say(&match keeper() {
@@ -457,7 +457,7 @@ pub(crate) fn unkeep(args: &Unkeep) -> Result<(), Failure> {
 
 pub(crate) fn keeper_run(args: &KeeperArgs) -> Result<(), Failure> {
     // Before anything is changed, so that no signal ends this in between.
-    let signals = Signals::block_ends_and_stop().map_err(Failure::of)?;
+    let signals = Signals::block_termination_and_stop().map_err(Failure::of)?;
     let options = Options { directory: Directory::here(), look: args.look.0 };
     let keeper = Keeper::start(options).map_err(Failure::of)?;
     let complete =

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::Command;
 
 use napkin_linux::attach::{Exit, Lines, RunEvent};
-use napkin_os::{signals::Signals, signals::die_by};
+use napkin_os::{signals::Signals, signals::end_by_signal};
 
 use crate::attach::{How, all_set, device_put_back};
 use crate::failure::{Failure, say};
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     // Whatever fails until the program has started is none of its exit codes.
     let prepared = (|| -> Result<_, Failure> {
         // Before anything is changed that is to be put back; they are passed on to the program.
-        let signals = Signals::block(&Signals::PASSED).map_err(Failure::of)?;
+        let signals = Signals::block(&Signals::FORWARDED).map_err(Failure::of)?;
         Ok((signals, how.begin(None)?))
     })();
     let (signals, mut session) = match prepared {
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
         Ok(Exit::Code(0)) => Ok(()),
         Ok(Exit::Code(code)) => Err(Failure::Exit(u8::try_from(code).unwrap_or(u8::MAX))),
         Ok(Exit::Signal(signal)) => {
-            die_by(signal);
+            end_by_signal(signal);
             // It was a signal that does not end a process by itself.
             Err(Failure::Exit(128_u8.saturating_add(u8::try_from(signal).unwrap_or(0))))
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use napkin_load::{
-    Ask, Event, LoadConfig, LoadError, Mac, Pace, ReplayConfig, Rewrite, replay, run,
+    Event, LoadConfig, LoadError, Mac, Pace, Protocol, ReplayConfig, Rewrite, replay, run,
 };
 use napkin_measure::report::{file, text};
 use napkin_serve::{DeviceSpec, Network};
@@ -184,9 +184,9 @@ pub(crate) fn load(args: &Load) -> Result<(), Failure> {
     };
     let config = LoadConfig {
         ask: match what {
-            Asked::Udp => Ask::Udp,
-            Asked::Tcp => Ask::Tcp,
-            Asked::Memcached => Ask::Memcached,
+            Asked::Udp => Protocol::Udp,
+            Asked::Tcp => Protocol::Tcp,
+            Asked::Memcached => Protocol::Memcached,
         },
         device: args.device.clone(),
         network: args.address,

@@ -105,7 +105,7 @@ fn all(json: bool) -> Result<(), Failure> {
 
 /// What a key sets, and whether some Linux has it.
 fn sets(key: &Key) -> String {
-    format!("{}{}", key.what, if key.is_ours() { "; in no Linux" } else { "" })
+    format!("{}{}", key.what, if key.is_napkin_only() { "; in no Linux" } else { "" })
 }
 
 fn one(text: &str, json: bool) -> Result<(), Failure> {

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use napkin_machine::profile::{Key, Origin, Profile, Stated};
+use napkin_machine::profile::{Key, Origin, Profile, StatedConstant};
 use napkin_measure::report::file;
 use napkin_reproduce::all::{ALL, find};
 use napkin_workload::machine::fit::{Options, fit};
@@ -120,7 +120,7 @@ fn list() -> Result<(), Failure> {
     print(&table::wrapped(&["profile", "CPUs", "queues", "experiment", "what it describes"], rows))
 }
 
-fn from(constant: &Stated<'_>) -> String {
+fn from(constant: &StatedConstant<'_>) -> String {
     let within = |range: &RangeInclusive<f64>| {
         let show = |end: &f64| constant.key.takes.show(*end);
         format!("{} to {}", show(range.start()), show(range.end()))

@@ -95,7 +95,7 @@ fn print_restored(restoration: &Restoration, store: &Store, args: &Restore) -> R
 
 /// An empty journal says nothing of what another user's napkin did.
 pub(crate) fn note_unread(store: &Store) {
-    if let Some(root_s) = store.not_root_s() {
+    if let Some(root_s) = store.other_root_directory() {
         say(&format!(
             "note: that is the journal in {}; root's, in {}, was not read",
             store.directory().display(),

@@ -6,7 +6,8 @@ use std::time::Duration;
 use napkin_os::writable;
 use napkin_policy::NamedPolicy;
 use napkin_serve::{
-    Datagrams, DeviceKind, Event, Export, Limits, Listen, ServeConfig, Store, What, run as serve,
+    Datagrams, DeviceKind, Event, Export, Limits, Listen, ServeConfig, ServiceKind, Store,
+    run as serve,
 };
 
 use crate::args::{Serve, Service};
@@ -24,13 +25,13 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         return Err(Failure::Usage(why));
     }
     let what = match args.what {
-        Service::Echo => What::Datagrams(Datagrams::Echo),
-        Service::Sink => What::Datagrams(Datagrams::Sink),
-        Service::Memcached => What::Memcached(Limits {
+        Service::Echo => ServiceKind::Datagrams(Datagrams::Echo),
+        Service::Sink => ServiceKind::Datagrams(Datagrams::Sink),
+        Service::Memcached => ServiceKind::Memcached(Limits {
             memory: args.memory.unwrap_or(64).saturating_mul(1 << 20),
             item: args.item_size.unwrap_or(1 << 20),
         }),
-        Service::Nbd => What::Disk(Export {
+        Service::Nbd => ServiceKind::Disk(Export {
             name: args.export.clone().unwrap_or_default(),
             read_only: args.read_only,
             store: match &args.file {
@@ -77,18 +78,18 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
             }
             tell(&format!("served: {totals}"));
         }
-        Event::Gone(_) | Event::Trouble(_) => {
+        Event::DeviceRemoved(_) | Event::Problem(_) => {
             if terminal {
                 // Below the status.
                 tell("");
             }
             match event {
-                Event::Gone(device) => {
+                Event::DeviceRemoved(device) => {
                     tell(&format!(
                         "device {device} has gone: another program removed it; the others go on"
                     ));
                 }
-                Event::Trouble(trouble) => tell(trouble),
+                Event::Problem(trouble) => tell(trouble),
                 _ => {}
             }
         }

@@ -3,7 +3,7 @@
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use napkin_policy::{INSTANCE_KEYS, Key, Policy, Takes, Time};
+use napkin_policy::{INSTANCE_KEYS, Key, Policy, Time, ValueKind};
 
 /// What can be set. Nothing else is changed.
 #[derive(Debug, Clone)]
@@ -52,9 +52,9 @@ fn help(key: &Key) -> String {
         first.make_ascii_uppercase();
     }
     let takes = match key.takes {
-        Takes::Choice(_) => String::new(),
-        Takes::Count { .. } => format!(": {}", key.takes),
-        Takes::Time => format!(", as in 20us; at most {}", Time(key.takes.max())),
+        ValueKind::Choice(_) => String::new(),
+        ValueKind::Count { .. } => format!(": {}", key.takes),
+        ValueKind::Time => format!(", as in 20us; at most {}", Time(key.takes.max())),
     };
     format!("{what}{takes} (in base: {})", key.value(&Policy::BASE))
 }
@@ -62,12 +62,12 @@ fn help(key: &Key) -> String {
 fn option(key: &'static Key) -> Arg {
     let arg = Arg::new(key.name).long(key.name).help(help(key));
     match key.takes {
-        Takes::Choice(words) => {
+        ValueKind::Choice(words) => {
             let name = if key.takes.is_switch() { "on|off" } else { "MODE" };
             arg.value_name(name).value_parser(PossibleValuesParser::new(words))
         }
-        Takes::Count { .. } => arg.value_name("N").value_parser(read(key)),
-        Takes::Time => arg.value_name("TIME").value_parser(read(key)),
+        ValueKind::Count { .. } => arg.value_name("N").value_parser(read(key)),
+        ValueKind::Time => arg.value_name("TIME").value_parser(read(key)),
     }
 }
 

@@ -5,7 +5,7 @@
 
 use napkin_linux::apply::fold;
 use napkin_linux::place::Change;
-use napkin_measure::report::fit::{Signs, fit, left_out};
+use napkin_measure::report::fit::{Abbreviations, fit, omitted_note};
 use napkin_measure::report::{table, text};
 use napkin_policy::text::escaped;
 
@@ -41,7 +41,7 @@ pub(crate) fn fitting(
     width: usize,
 ) -> String {
     let mut rows = harmless(rows);
-    let mut signs = Signs::new(width);
+    let mut signs = Abbreviations::new(width);
     for name in rows.iter_mut().filter_map(|row| row.first_mut()) {
         if let Some(sign) = signs.of(name, name) {
             *name = sign;
@@ -58,7 +58,7 @@ pub(crate) fn fitting(
     let mut out =
         drawn(&shown.iter().map(|place| header[*place]).collect::<Vec<_>>(), rows.collect(), None);
     let others: Vec<String> = others.iter().map(|place| header[*place].to_owned()).collect();
-    for line in signs.lines().chain(left_out(&others)) {
+    for line in signs.lines().chain(omitted_note(&others)) {
         out.push_str(&text::wrap(&line, width));
         out.push('\n');
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use napkin_policy::{Time, TimeError};
 use napkin_workload::World;
-use napkin_workload::machine::plan::LONGEST;
+use napkin_workload::machine::plan::MAX_VIRTUAL_TIME;
 
 /// A time in nanoseconds.
 pub(crate) fn nanoseconds(text: &str) -> Result<u64, TimeError> {
@@ -18,7 +18,7 @@ pub(crate) fn nanoseconds(text: &str) -> Result<u64, TimeError> {
 pub(crate) fn virtual_time(text: &str) -> Result<u64, String> {
     match nanoseconds(text).map_err(|error| error.to_string())? {
         0 => Err("a run's virtual time is longer than 0".into()),
-        time if time > LONGEST => Err("a run has at most 1h of virtual time".into()),
+        time if time > MAX_VIRTUAL_TIME => Err("a run has at most 1h of virtual time".into()),
         time => Ok(time),
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{LONG, Place, Served};
-use napkin_engine::control::{MAX_CLIENTS, PATIENCE};
+use napkin_engine::control::{CLIENT_TIMEOUT, MAX_CLIENTS};
 
 /// xorshift: the same bytes every time.
 struct Random(u64);
@@ -164,7 +164,7 @@ fn peers_that_ask_and_ask_keep_nobody_out() {
                     let answered = asked.and_then(|()| stream.read(&mut [0; 4_096]));
                     if !matches!(answered, Ok(1..)) {
                         // Who was silent for longer may have been closed for that.
-                        let early = before.elapsed() < PATIENCE / 2;
+                        let early = before.elapsed() < CLIENT_TIMEOUT / 2;
                         in_time.fetch_add(usize::from(early), Ordering::Relaxed);
                         closed.fetch_add(1, Ordering::Relaxed);
                         return;

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::ScopedJoinHandle;
 
 use napkin_nic::vhost::{FrontendConfig, Vhost, VhostQueue};
-use napkin_nic::{Frame, PacketQueue, Pool, Spent, Transmitter};
+use napkin_nic::{Frame, PacketQueue, Pool, ReturnedFrames, Transmitter};
 use napkin_testing::{callgrind, has_valgrind};
 
 const BURST: u16 = 32;
@@ -26,7 +26,7 @@ fn send_burst(wire: &dyn Transmitter, frames: &[Frame]) {
 #[inline(never)]
 fn receive_burst(queue: &mut VhostQueue, frames: &mut Vec<Frame>) {
     assert_eq!(black_box(&mut *queue).poll(BURST, 0, frames).rx, BURST, "all came");
-    Spent::default().extend(frames.drain(..));
+    ReturnedFrames::default().extend(frames.drain(..));
 }
 
 #[inline(never)]

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use napkin_nic::vhost::{FrontendConfig, Vhost};
-use napkin_nic::{Frame, PacketQueue, Pool, Spent};
+use napkin_nic::{Frame, PacketQueue, Pool, ReturnedFrames};
 
 /// Frames per burst, as in DPDK's testpmd.
 const BURST: u16 = 32;
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     let mut queue = device.queues.remove(0);
     let (wire, counters) = (queue.transmitter(), queue.counters());
     let burst: Vec<Frame> = (0..BURST).map(|_| frame(&pool)).collect();
-    let (mut frames, mut spent) = (Vec::with_capacity(BURST.into()), Spent::default());
+    let (mut frames, mut spent) = (Vec::with_capacity(BURST.into()), ReturnedFrames::default());
     let end = Instant::now() + Duration::from_secs(seconds.parse().unwrap_or(10));
     let (mut start, mut first, mut second) = (None, 0, (Instant::now(), 0));
     let total = |it: napkin_nic::QueueCounts| it.rx_packets + it.tx_packets;

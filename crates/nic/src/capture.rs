@@ -161,7 +161,7 @@ impl Capture {
     }
 
     /// Captures what `inner` receives and sends from now on.
-    pub fn around(&self, inner: Box<dyn PacketQueue>) -> CapturedQueue {
+    pub fn wrap(&self, inner: Box<dyn PacketQueue>) -> CapturedQueue {
         CapturedQueue { inner, sender: self.sender.clone() }
     }
 
@@ -323,8 +323,8 @@ impl Transmitter for CapturedTransmitter {
         self.inner.flush();
     }
 
-    fn under_way(&self) -> usize {
-        self.inner.under_way()
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight()
     }
 }
 
@@ -374,7 +374,7 @@ mod tests {
         assert!(other.to_string().contains("another program"), "{other}");
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 10_000, "it has not begun");
         capture.begin().unwrap();
-        let mut queue = capture.around(Box::new(queue));
+        let mut queue = capture.wrap(Box::new(queue));
         let mut frames = Vec::with_capacity(64);
         queue.poll(64, 1_000, &mut frames);
         assert_eq!(frames.len(), 10);

@@ -15,7 +15,7 @@ use napkin_core::Work;
 use napkin_policy::Ns;
 use thiserror::Error;
 
-use crate::{Frame, QueueCounters, Spent};
+use crate::{Frame, QueueCounters, ReturnedFrames};
 
 /// Bytes of an Ethernet header. Anything shorter is not a frame.
 pub const ETHERNET_HEADER: usize = 14;
@@ -92,7 +92,7 @@ pub trait Transmitter: Send + Sync {
     /// needs them. A device that supports it sends them in place, without a copy.
     fn send_owned(&self, frames: &mut Vec<Frame>, now: Ns) -> usize {
         let sent = self.send_all(frames, now);
-        Spent::default().extend(frames.drain(..sent));
+        ReturnedFrames::default().extend(frames.drain(..sent));
         sent
     }
 
@@ -107,7 +107,7 @@ pub trait Transmitter: Send + Sync {
 
     /// The number of frames that were sent and that the device still holds, or 0 if the device cannot tell. Closing
     /// the device would lose them, so the closing side waits for them. Not for the hot path.
-    fn under_way(&self) -> usize {
+    fn in_flight(&self) -> usize {
         0
     }
 }

@@ -327,8 +327,8 @@ impl Transmitter for FaultyTransmitter {
         }
     }
 
-    fn under_way(&self) -> usize {
-        self.inner.under_way()
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight()
     }
 }
 

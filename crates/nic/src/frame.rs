@@ -6,7 +6,7 @@
 //! can therefore never make the packet path's memory grow; it can only exhaust the buffers, which devices count.
 //!
 //! Each operation on that list is an atomic read-modify-write, which also drains the processor's store buffer. Code
-//! that handles frames in batches therefore takes buffers and returns them ([`Spent`]) in batches, too; and a frame
+//! that handles frames in batches therefore takes buffers and returns them ([`ReturnedFrames`]) in batches, too; and a frame
 //! does not count as a reference to its pool's memory. The memory is freed when all of its frames are back and its
 //! last handle is gone. That is checked when a pool's last handle is dropped and when a pool is made.
 //!
@@ -273,7 +273,7 @@ impl Drop for Stash<'_> {
 ///
 /// Returns the rest when dropped.
 #[derive(Default)]
-pub struct Spent {
+pub struct ReturnedFrames {
     /// The memory that the collected buffers belong to.
     home: Option<NonNull<Memory>>,
     buffers: [u32; BATCH],
@@ -281,11 +281,11 @@ pub struct Spent {
 }
 
 // SAFETY: it owns buffers as frames do.
-unsafe impl Send for Spent {}
+unsafe impl Send for ReturnedFrames {}
 // SAFETY: a shared reference gives no access to the buffers.
-unsafe impl Sync for Spent {}
+unsafe impl Sync for ReturnedFrames {}
 
-impl Spent {
+impl ReturnedFrames {
     /// Adds a frame's buffer.
     #[inline]
     pub fn add(&mut self, frame: Frame) {
@@ -312,20 +312,20 @@ impl Spent {
     }
 }
 
-impl Extend<Frame> for Spent {
+impl Extend<Frame> for ReturnedFrames {
     #[inline]
     fn extend<I: IntoIterator<Item = Frame>>(&mut self, frames: I) {
         frames.into_iter().for_each(|frame| self.add(frame));
     }
 }
 
-impl Drop for Spent {
+impl Drop for ReturnedFrames {
     fn drop(&mut self) {
         self.give_back();
     }
 }
 
-impl fmt::Debug for Spent {
+impl fmt::Debug for ReturnedFrames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Spent").field("count", &self.count).finish_non_exhaustive()
     }

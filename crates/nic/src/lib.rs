@@ -44,5 +44,5 @@ pub mod xdp;
 pub use cable::{CableQueue, EndConfig, cable};
 pub use counters::{QueueCounters, QueueCounts};
 pub use device::{ETHERNET_HEADER, PacketQueue, SendError, Transmitter};
-pub use frame::{FRAME_CAPACITY, Frame, Pool, Spent};
+pub use frame::{FRAME_CAPACITY, Frame, Pool, ReturnedFrames};
 pub use toeplitz::Toeplitz;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use napkin_nic::vhost::Vhost;
 use napkin_nic::{PacketQueue, Pool};
-use napkin_testing::Killed;
+use napkin_testing::KillOnDrop;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
@@ -341,13 +341,13 @@ fn echo(path: &Path) -> ! {
     }
 }
 
-fn backend(path: &Path) -> Killed {
+fn backend(path: &Path) -> KillOnDrop {
     let child = Command::new(std::env::current_exe().expect("a path"))
         .args(["--exact", NAME])
         .env(CHILD, path)
         .stdout(Stdio::null())
         .spawn();
-    Killed(child.expect("it starts"))
+    KillOnDrop(child.expect("it starts"))
 }
 
 /// A path for a socket, removed at the end.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use napkin_nic::vhost::{FrontendConfig, Peers, Vhost, VhostError, VhostQueue};
 use napkin_nic::{Frame, PacketQueue, Pool, SendError};
-use napkin_testing::{Killed, until};
+use napkin_testing::{KillOnDrop, until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Far longer than anything that works.
@@ -165,18 +165,18 @@ fn a_frame_is_under_way_until_the_peer_has_taken_it() {
         let place = TempPath::new();
         let (mut here, peers) = backend(&place.0);
         let (there, _) = frontend(&FrontendConfig { packed, ..FrontendConfig::new(&place.0) });
-        until("nobody there has any", || there.transmitter().under_way() == 0);
+        until("nobody there has any", || there.transmitter().in_flight() == 0);
         connected(&peers, 2);
         let (ours, theirs) = (here.transmitter(), there.transmitter());
         until("a first frame went", || theirs.send(&numbered(0), 0).is_ok());
         (1..3).for_each(|number| theirs.send(&numbered(number), 0).expect("room"));
-        assert_eq!(theirs.under_way(), 3);
+        assert_eq!(theirs.in_flight(), 3);
         until("two were taken", || here.poll(2, 0, &mut Vec::with_capacity(2)).rx == 2);
-        assert_eq!(theirs.under_way(), 1);
+        assert_eq!(theirs.in_flight(), 1);
         drain(&mut here, |frame| assert_eq!(number(frame), 2));
-        assert_eq!(theirs.under_way(), 0);
+        assert_eq!(theirs.in_flight(), 0);
         until("a frame to the driver went", || ours.send(&numbered(3), 0).is_ok());
-        assert_eq!(ours.under_way(), 0, "it stands in the driver's own memory");
+        assert_eq!(ours.in_flight(), 0, "it stands in the driver's own memory");
     }
 }
 
@@ -265,7 +265,7 @@ fn several_queues_are_several_pairs_and_an_idle_one_sends_through_the_first() {
     drop(driver);
     let driver = Vhost::frontend(&too_many, &Pool::new(64)).expect("it can be");
     until("it is refused", || driver.peers.refused.load(Relaxed) > 0);
-    let trouble = driver.peers.trouble().expect("a reason");
+    let trouble = driver.peers.take_problem().expect("a reason");
     assert!(trouble.contains("has 4 queues: give no more"), "{trouble}");
 }
 
@@ -343,7 +343,7 @@ fn a_backend_is_killed_under_traffic_and_the_next_one_goes_on_where_it_was() {
                 .env(CHILD, &place.0)
                 .stdout(std::process::Stdio::null())
                 .spawn();
-            let child = Killed(child.expect("it starts"));
+            let child = KillOnDrop(child.expect("it starts"));
             until("it is served", || others.served.load(Relaxed) == life + 1);
             // Killed at another position each time, and under traffic.
             let until = came + 100 + 37 * life;
@@ -355,7 +355,7 @@ fn a_backend_is_killed_under_traffic_and_the_next_one_goes_on_where_it_was() {
             drop(child);
             connected(&others, 0);
         }
-        assert_eq!(others.refused.load(Relaxed), 0, "{:?}", others.trouble());
+        assert_eq!(others.refused.load(Relaxed), 0, "{:?}", others.take_problem());
 
         // The last one does not poll, and is killed as well.
         let (mut here, peers) = backend(&place.0);
@@ -453,14 +453,14 @@ fn messages_that_make_no_sense_end_the_connection_and_no_more() {
         peer.set_read_timeout(Some(Duration::from_secs(10))).expect("a time");
         peer.write_all(&bytes).expect("written");
         assert_eq!(peer.read(&mut [0; 64]).unwrap_or(0), 0, "{why}");
-        let trouble = peers.trouble().unwrap_or_default();
+        let trouble = peers.take_problem().unwrap_or_default();
         assert!(trouble.contains(why), "{trouble} is not {why}");
     }
     // An incomplete message.
     let mut peer = UnixStream::connect(&place.0).expect("it listens");
     peer.write_all(&message(1, 1, 0, &[])[..7]).expect("written");
     assert_eq!(peer.read(&mut [0; 64]).unwrap_or(0), 0);
-    assert!(peers.trouble().is_some_and(|it| it.contains("did not answer")));
+    assert!(peers.take_problem().is_some_and(|it| it.contains("did not answer")));
     // After all of them, the backend still works.
     let (there, others) = frontend(&FrontendConfig::new(&place.0));
     connected(&others, 2);
@@ -483,7 +483,7 @@ fn a_backend_that_answers_nonsense_or_nothing_is_tried_again() {
         let (mut peer, _) = listener.accept().expect("it comes");
         peer.read_exact(&mut [0; 12]).expect("a question");
         peer.write_all(&answer).expect("written");
-        until(why, || peers.trouble().is_some_and(|it| it.contains(why)));
+        until(why, || peers.take_problem().is_some_and(|it| it.contains(why)));
     }
     // A persistent error is reported, and counted, once.
     for _ in 0..3 {

@@ -36,7 +36,7 @@ impl Signals {
     pub const STOP: i32 = libc::SIGTSTP;
 
     /// Signals that are forwarded to a child program, and SIGCHLD, which reports its end.
-    pub const PASSED: [i32; 10] = [
+    pub const FORWARDED: [i32; 10] = [
         libc::SIGINT,
         libc::SIGTERM,
         libc::SIGHUP,
@@ -54,7 +54,7 @@ impl Signals {
     ///
     /// # Errors
     /// If the operating system refuses.
-    pub fn block_ends() -> io::Result<Signals> {
+    pub fn block_termination() -> io::Result<Signals> {
         let ends: Vec<i32> = Signals::TERMINATION.into_iter().filter(|it| !ignored(*it)).collect();
         Signals::block(&ends)
     }
@@ -64,7 +64,7 @@ impl Signals {
     ///
     /// # Errors
     /// If the operating system refuses.
-    pub fn block_ends_and_stop() -> io::Result<Signals> {
+    pub fn block_termination_and_stop() -> io::Result<Signals> {
         let all = Signals::TERMINATION.into_iter().chain([libc::SIGQUIT, Signals::STOP]);
         let all: Vec<i32> = all.filter(|it| !ignored(*it)).collect();
         Signals::block(&all)
@@ -127,7 +127,7 @@ impl Signals {
     }
 
     /// Discards pending signals: once unblocked, they would end the program before its results have been reported.
-    pub fn forget(&self) {
+    pub fn discard_pending(&self) {
         while self.wait(Duration::ZERO).is_some() {}
     }
 
@@ -161,7 +161,7 @@ impl Signals {
     ///
     /// # Errors
     /// If the operating system refuses.
-    pub fn act(&self, signal: i32) -> io::Result<()> {
+    pub fn deliver(&self, signal: i32) -> io::Result<()> {
         let mut set = empty()?;
         // SAFETY: the pointer is to a live, initialised set.
         check(unsafe { libc::sigaddset(&raw mut set, signal) })?;
@@ -203,7 +203,7 @@ impl Drop for Signals {
 
 /// Ends this process by the signal that ended the program it ran. Returns only if the signal's default action does
 /// not end a process.
-pub fn die_by(signal: i32) {
+pub fn end_by_signal(signal: i32) {
     // No core dump of this process: the program's own is the useful one.
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
@@ -249,7 +249,7 @@ mod tests {
     fn a_signal_is_waited_for_and_told() {
         // In a separate thread: signal masks are per thread, and `raise` sends to this thread alone.
         std::thread::spawn(|| {
-            let signals = Signals::block_ends().unwrap();
+            let signals = Signals::block_termination().unwrap();
             assert_eq!(signals.wait(Duration::ZERO), None);
             // SAFETY: the calling thread exists, and the signal is blocked in it.
             let sent = unsafe { libc::raise(libc::SIGTERM) };
@@ -271,7 +271,7 @@ mod tests {
                 // SAFETY: SIG_DFL installs no handler function, and no other test uses these signals.
                 let _ = unsafe { libc::signal(signal, libc::SIG_DFL) };
             }
-            let signals = Signals::block_ends_and_stop().unwrap();
+            let signals = Signals::block_termination_and_stop().unwrap();
             let raise = |signal: i32| {
                 // SAFETY: the calling thread exists, and the signal is blocked in it.
                 assert_eq!(unsafe { libc::raise(signal) }, 0);
@@ -286,7 +286,7 @@ mod tests {
             for acts in [false, true] {
                 raise(libc::SIGURG);
                 if acts {
-                    signals.act(libc::SIGURG).unwrap();
+                    signals.deliver(libc::SIGURG).unwrap();
                 }
                 assert_eq!(signals.wait(Duration::ZERO).is_none(), acts);
             }
@@ -308,7 +308,7 @@ mod tests {
                 assert_eq!(unsafe { libc::raise(libc::SIGHUP) }, 0);
                 signals.wait(Duration::ZERO).is_some()
             };
-            assert!(!comes(Signals::block_ends()));
+            assert!(!comes(Signals::block_termination()));
             assert!(comes(Signals::block(&Signals::TERMINATION)), "unless it is asked for");
         })
         .join()

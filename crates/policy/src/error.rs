@@ -7,7 +7,7 @@ use alloc::string::String;
 use core::fmt;
 
 use super::FAMILY_MICROSECONDS;
-use super::takes::{MAX_TIMEOUT, Takes};
+use super::value_kind::{MAX_TIMEOUT, ValueKind};
 use crate::{Time, TimeError};
 
 /// The reason why a text is not a policy, or a value is not valid.
@@ -49,7 +49,7 @@ pub enum PolicyError {
         /// The key's name, as `napkin policies` lists it.
         key: &'static str,
         /// The kind of value that the key takes.
-        takes: Takes,
+        takes: ValueKind,
     },
     /// A key that was given twice.
     DuplicateKey {
@@ -63,7 +63,7 @@ pub enum PolicyError {
         /// The value that was given.
         value: String,
         /// The kind of value that the key takes.
-        takes: Takes,
+        takes: ValueKind,
         /// The nearest word that exists, for a key that takes words.
         nearest: Option<&'static str>,
     },
@@ -81,7 +81,7 @@ pub enum PolicyError {
         /// The value that was given.
         value: String,
         /// The kind of value that the key takes.
-        takes: Takes,
+        takes: ValueKind,
     },
 }
 
@@ -125,7 +125,7 @@ impl fmt::Display for PolicyError {
                 let mark = if nearest.is_some() { "" } else { ";" };
                 write!(f, "{mark} 'napkin policies' lists the keys")
             }
-            PolicyError::MissingValue { key, takes: takes @ Takes::Count { .. } } => {
+            PolicyError::MissingValue { key, takes: takes @ ValueKind::Count { .. } } => {
                 write!(f, "'{key}' has no value; write {key}=N, with N from {takes}")
             }
             PolicyError::MissingValue { key, takes } => {
@@ -137,17 +137,17 @@ impl fmt::Display for PolicyError {
             PolicyError::BadValue { key, value, takes, nearest } => {
                 write!(f, "{key}={value}: ")?;
                 match takes {
-                    Takes::Choice(_) => write!(f, "the value is one of {takes}")?,
-                    Takes::Count { .. } => {
+                    ValueKind::Choice(_) => write!(f, "the value is one of {takes}")?,
+                    ValueKind::Count { .. } => {
                         f.write_str("the value is a plain number, without sign or unit")?;
                     }
-                    Takes::Time => write!(f, "{}", TimeError::NotATime)?,
+                    ValueKind::Time => write!(f, "{}", TimeError::NotATime)?,
                 }
                 did_you_mean(f, *nearest)
             }
             PolicyError::NoUnit { key, error } => write!(f, "{key}={error}"),
             PolicyError::TooLarge { key, value, takes } => match takes {
-                Takes::Count { max } => write!(f, "{key}={value}: at most {max} is allowed"),
+                ValueKind::Count { max } => write!(f, "{key}={value}: at most {max} is allowed"),
                 _ => write!(f, "{key}={value}: at most {} is allowed", Time(MAX_TIMEOUT)),
             },
         }

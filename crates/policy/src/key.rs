@@ -11,7 +11,7 @@ use core::fmt;
 use Field::{Budget, Choice, Count, Switch};
 
 use super::{NetSoftirq, Policy, PolicyError, SocketPoller, Threaded};
-use crate::takes::{MAX_COUNT, Takes};
+use crate::value_kind::{MAX_COUNT, ValueKind};
 use crate::{Ns, Time};
 
 /// One key of the spelled-out form.
@@ -20,7 +20,7 @@ pub struct Key {
     /// Its name: the kernel's, if the kernel has the setting.
     pub name: &'static str,
     /// The kind and range of its values.
-    pub takes: Takes,
+    pub takes: ValueKind,
     /// What it does, in one line.
     pub what: &'static str,
     /// The largest value that any Linux accepts; 0 where none has the key.
@@ -75,7 +75,7 @@ impl Key {
 
     /// Sets this key in `policy`, to a value that passed [`Key::check`].
     pub fn set(&self, policy: &mut Policy, value: u64) {
-        // The check bounds every value by `Takes::max`, so nothing is lost here; saturating avoids a panic.
+        // The check bounds every value by `ValueKind::max`, so nothing is lost here; saturating avoids a panic.
         match self.field {
             Switch(field) => *field(policy) = value != 0,
             Budget(field) => *field(policy) = u16::try_from(value).unwrap_or(u16::MAX),
@@ -91,17 +91,17 @@ impl Key {
     }
 
     /// Whether the key is napkin's own, and in no Linux.
-    pub fn is_ours(&self) -> bool {
+    pub fn is_napkin_only(&self) -> bool {
         self.linux == 0
     }
 
     const fn new(name: &'static str, field: Field, what: &'static str) -> Key {
         let takes = match field {
-            Switch(_) => Takes::Choice(&["off", "on"]),
-            Budget(_) => Takes::Count { max: u16::MAX as u32 },
-            Count(_) => Takes::Count { max: MAX_COUNT },
-            Field::Time(_) => Takes::Time,
-            Choice(words, ..) => Takes::Choice(words),
+            Switch(_) => ValueKind::Choice(&["off", "on"]),
+            Budget(_) => ValueKind::Count { max: u16::MAX as u32 },
+            Count(_) => ValueKind::Count { max: MAX_COUNT },
+            Field::Time(_) => ValueKind::Time,
+            Choice(words, ..) => ValueKind::Choice(words),
         };
         Key { name, takes, what, linux: u64::MAX, field }
     }
@@ -115,19 +115,19 @@ impl Key {
 /// A key's value, which prints in the form that is parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Value {
-    takes: Takes,
+    takes: ValueKind,
     value: u64,
 }
 
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.takes {
-            Takes::Choice(words) => {
+            ValueKind::Choice(words) => {
                 let word = usize::try_from(self.value).ok().and_then(|place| words.get(place));
                 f.write_str(word.copied().unwrap_or("?"))
             }
-            Takes::Count { .. } => write!(f, "{}", self.value),
-            Takes::Time => write!(f, "{}", Time(self.value)),
+            ValueKind::Count { .. } => write!(f, "{}", self.value),
+            ValueKind::Time => write!(f, "{}", Time(self.value)),
         }
     }
 }

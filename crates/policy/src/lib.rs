@@ -26,9 +26,9 @@ mod named;
 mod nearest;
 mod parse;
 mod preset;
-mod takes;
 pub mod text;
 mod time;
+mod value_kind;
 mod warning;
 
 use core::ops::RangeInclusive;
@@ -41,8 +41,8 @@ pub use key::{INSTANCE_KEYS, KEYS, Key, Value};
 pub use named::NamedPolicy;
 pub use nearest::nearest;
 pub use preset::{DEFER_HARD_IRQS, HOLD, SUSPEND_TIMEOUT};
-pub use takes::{MAX_COUNT, MAX_TIMEOUT, Takes};
 pub use time::{MICROSECOND, MILLISECOND, NEVER, Ns, Time, TimeError};
+pub use value_kind::{MAX_COUNT, MAX_TIMEOUT, ValueKind};
 pub use warning::Warning;
 
 /// The numbers of microseconds in a family's name: `defer1` to `defer10000000`, which is [`MAX_TIMEOUT`].
@@ -326,7 +326,7 @@ impl Policy {
     /// The time for which a packet may wait for the timer after an application's busy poll found nothing, and
     /// the epoll context dropped its NAPI id, or the application sleeps; `None` if it is at most 500 us, or
     /// cannot happen.
-    pub const fn waits_after_vain_poll(&self) -> Option<Ns> {
+    pub const fn timer_wait_after_empty_busy_poll(&self) -> Option<Ns> {
         const SHORT: Ns = 500 * crate::MICROSECOND;
         let period = self.instance.gro_flush_timeout;
         let drops = matches!(self.waits_in(), Some(WaitsIn::Epoll))
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn only_a_long_timer_behind_a_busy_poll_is_waited_for() {
-        let waits = |text: &str| policy(text).waits_after_vain_poll();
+        let waits = |text: &str| policy(text).timer_wait_after_empty_busy_poll();
         assert_eq!(waits("fullbusy"), Some(5 * MILLISECOND));
         // One pass per wait is a busy poll, too.
         assert_eq!(waits("suspend5000"), Some(5 * MILLISECOND));

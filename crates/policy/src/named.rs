@@ -41,7 +41,7 @@ impl fmt::Display for NamedPolicy {
 impl NamedPolicy {
     /// Returns a caveat on this policy's latencies, if there is one.
     pub fn note(&self) -> Option<String> {
-        let waits = Time(self.policy.waits_after_vain_poll()?);
+        let waits = Time(self.policy.timer_wait_after_empty_busy_poll()?);
         let (why, ends) = match self.policy.application.spin {
             true => (
                 "a busy poll that finds nothing drops the epoll's NAPI id",

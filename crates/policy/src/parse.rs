@@ -8,7 +8,7 @@ use core::str::FromStr;
 
 use super::key::Key;
 use super::nearest::nearest;
-use super::takes::Takes;
+use super::value_kind::ValueKind;
 use super::{FAMILIES, Family, KEYS, PRESETS, Policy, PolicyError, Preset};
 use crate::text::quoted;
 use crate::{Time, TimeError};
@@ -89,18 +89,18 @@ fn read(key: &Key, text: &str) -> Result<u64, PolicyError> {
         |nearest| PolicyError::BadValue { key: key.name, value: quoted(text), takes, nearest };
     let too_large = || PolicyError::TooLarge { key: key.name, value: quoted(text), takes };
     let read = match takes {
-        Takes::Choice(words) => {
+        ValueKind::Choice(words) => {
             let place = words.iter().position(|word| *word == text);
             place.ok_or_else(|| bad(nearest(text, words.iter().copied())))? as u64
         }
-        Takes::Count { .. } => {
+        ValueKind::Count { .. } => {
             // `u64::from_str` would accept a plus sign.
             if !text.bytes().all(|digit| digit.is_ascii_digit()) {
                 return Err(bad(None));
             }
             text.parse().map_err(|_| too_large())?
         }
-        Takes::Time => match text.parse() {
+        ValueKind::Time => match text.parse() {
             Ok(Time(read)) => read,
             Err(TimeError::TooLong) => return Err(too_large()),
             Err(TimeError::NotATime) => return Err(bad(None)),

@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::{KEYS, NetSoftirq, PARK_TIMEOUT, Policy, SocketPoller, Takes, Threaded, WaitsIn};
+use super::{KEYS, NetSoftirq, PARK_TIMEOUT, Policy, SocketPoller, Threaded, ValueKind, WaitsIn};
 use crate::{MICROSECOND, Ns, Time};
 
 /// A setting without the effect that it suggests.
@@ -81,7 +81,7 @@ impl Policy {
                 warnings.push(warning);
             }
         };
-        for key in KEYS.iter().filter(|key| key.takes == Takes::Time) {
+        for key in KEYS.iter().filter(|key| key.takes == ValueKind::Time) {
             let (key, time) = (key.name, key.get(self));
             warn((1..MICROSECOND).contains(&time), Warning::BelowMicrosecond { key, time });
         }

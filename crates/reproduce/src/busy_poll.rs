@@ -258,7 +258,8 @@ impl Experiment for BusyPoll {
             for (name, published, estimated, truth) in ESTIMATES {
                 let truth = modelled(&of_row, |it| {
                     let latency = it.latency_ns?;
-                    let told = latency.told(it.unanswered_beside(latency.count), it.queue_grows());
+                    let told =
+                        latency.supported(it.unanswered_beside(latency.count), it.queue_grows());
                     truth(&told).map(|ns| ns as f64)
                 });
                 cells.push(Cell {

@@ -344,13 +344,13 @@ fn run_all<E: Experiment>(
     let mut outcomes: Vec<Option<Result<E::Outcome, String>>> = Vec::new();
     for index in 0..tasks.len() as u64 {
         let found = partial.found(name, index);
-        found.iter().for_each(|_| progress.past());
+        found.iter().for_each(|_| progress.skip());
         outcomes.push(found.map(Ok));
     }
     let left: Vec<usize> = (0..tasks.len()).filter(|index| outcomes[*index].is_none()).collect();
     let jobs = pool::jobs(options.jobs);
     let work: f64 = left.iter().map(|index| experiment.work(&tasks[*index])).sum();
-    pool::each(
+    pool::run_each(
         jobs,
         0..left.len() as u64,
         interrupt,

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use napkin_machine::Who;
+use napkin_machine::CurrentTask;
 use napkin_policy::Threaded;
 use napkin_workload::oracle::Event;
 
@@ -61,22 +61,22 @@ words! {
 
 // "other" are the kernel's own tasks; of these, the machine has the workers of a pool.
 words! {
-    Who, "idle, app, ksoftirqd, kthread or other",
-    "idle" => Who::Idle,
-    "app" => Who::App,
-    "ksoftirqd" => Who::Ksoftirqd,
-    "kthread" => Who::Kthread,
-    "other" => Who::Worker,
+    CurrentTask, "idle, app, ksoftirqd, kthread or other",
+    "idle" => CurrentTask::Idle,
+    "app" => CurrentTask::App,
+    "ksoftirqd" => CurrentTask::Ksoftirqd,
+    "kthread" => CurrentTask::Kthread,
+    "other" => CurrentTask::Worker,
 }
 
 /// The table's word for a task.
-pub(super) fn name(who: Who) -> &'static str {
+pub(super) fn name(who: CurrentTask) -> &'static str {
     match who {
-        Who::Idle => "idle",
-        Who::App => "app",
-        Who::Ksoftirqd => "ksoftirqd",
-        Who::Kthread => "kthread",
-        Who::Worker => "other",
+        CurrentTask::Idle => "idle",
+        CurrentTask::App => "app",
+        CurrentTask::Ksoftirqd => "ksoftirqd",
+        CurrentTask::Kthread => "kthread",
+        CurrentTask::Worker => "other",
     }
 }
 
@@ -84,7 +84,7 @@ pub(super) fn name(who: Who) -> &'static str {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PollKind {
     /// The current task.
-    pub who: Who,
+    pub who: CurrentTask,
     /// Its budget, in packets.
     pub budget: u32,
     /// The packets that it took.
@@ -97,7 +97,7 @@ pub struct PollHist(pub BTreeMap<PollKind, u64>);
 
 impl PollHist {
     /// The polls by a task, and the empty ones among them.
-    pub fn by(&self, who: Who) -> (u64, u64) {
+    pub fn by(&self, who: CurrentTask) -> (u64, u64) {
         let of = |empty: bool| -> u64 {
             let of_kind = self.0.iter().filter(|(k, _)| k.who == who && (!empty || k.work == 0));
             of_kind.map(|(_, count)| count).sum()
@@ -126,7 +126,7 @@ impl Field for PollHist {
             if parts.next().is_some() {
                 return None;
             }
-            let who = Who::read(who)?;
+            let who = CurrentTask::read(who)?;
             Some(PollKind { who, budget: budget.parse().ok()?, work: work.parse().ok()? })
         })
         .map(PollHist)
@@ -378,7 +378,13 @@ mod tests {
             assert_eq!(row.poll_hist.polls(), row.polls, "{}", row.id);
             assert_eq!(row.poll_hist.packets(), row.poll_packets, "{}", row.id);
             assert_eq!(row.polls_empty + row.polls_nonempty, row.polls, "{}", row.id);
-            let who = [Who::Idle, Who::App, Who::Ksoftirqd, Who::Kthread, Who::Worker];
+            let who = [
+                CurrentTask::Idle,
+                CurrentTask::App,
+                CurrentTask::Ksoftirqd,
+                CurrentTask::Kthread,
+                CurrentTask::Worker,
+            ];
             let empty: u64 = who.iter().map(|who| row.poll_hist.by(*who).1).sum();
             assert_eq!(empty, row.polls_empty, "{}", row.id);
             assert_eq!(row.events_hist.count(), row.wait_returns, "{}", row.id);
@@ -390,9 +396,9 @@ mod tests {
         let rows = scenarios().unwrap();
         let first = &rows[0];
         assert_eq!((first.id.as_str(), first.repeat), ("A001", Repeat::ExactTotals));
-        let of_app = PollKind { who: Who::App, budget: 64, work: 1 };
+        let of_app = PollKind { who: CurrentTask::App, budget: 64, work: 1 };
         assert_eq!(first.poll_hist.0[&of_app], 1);
-        assert_eq!(first.poll_hist.by(Who::Idle), (592, 0));
+        assert_eq!(first.poll_hist.by(CurrentTask::Idle), (592, 0));
         assert_eq!(first.pkts_per_return_hist.0, BTreeMap::from([(1, 590), (10, 1)]));
         let gone: Vec<_> = rows.iter().filter(|row| row.app_cpu_ns.is_none()).collect();
         assert_eq!(gone.len(), 1, "only one application exits");

@@ -27,7 +27,7 @@ const MAX_THREADS: u16 = 1_024;
 
 /// The service to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
+pub enum ServiceKind {
     /// A service on a UDP port.
     Datagrams(Datagrams),
     /// memcached on a TCP port.
@@ -65,13 +65,13 @@ pub enum Datagrams {
     Sink,
 }
 
-impl What {
+impl ServiceKind {
     /// The well-known port: that of echo (RFC 862), memcached, or NBD (IANA).
     pub const fn usual_port(&self) -> u16 {
         match self {
-            What::Datagrams(_) => 7,
-            What::Memcached(_) => 11_211,
-            What::Disk(_) => 10_809,
+            ServiceKind::Datagrams(_) => 7,
+            ServiceKind::Memcached(_) => 11_211,
+            ServiceKind::Disk(_) => 10_809,
         }
     }
 }
@@ -188,7 +188,7 @@ pub struct Listen {
 #[derive(Debug, Clone)]
 pub struct ServeConfig {
     /// The service to run.
-    pub what: What,
+    pub what: ServiceKind,
     /// Set to serve on the operating system's own sockets. Then there are no devices, and policies, networks,
     /// queues, captures and faults do not apply.
     pub listen: Option<Listen>,
@@ -222,7 +222,7 @@ pub struct ServeConfig {
 impl Default for ServeConfig {
     fn default() -> Self {
         ServeConfig {
-            what: What::Datagrams(Datagrams::Echo),
+            what: ServiceKind::Datagrams(Datagrams::Echo),
             listen: None,
             devices: Vec::new(),
             policy: Policy::BASE,
@@ -266,16 +266,16 @@ impl ServeConfig {
         if self.flows == 0 {
             return wrong("the number of flows is at least 1, not 0".into());
         }
-        if self.udp && !matches!(self.what, What::Memcached(_)) {
+        if self.udp && !matches!(self.what, ServiceKind::Memcached(_)) {
             return wrong("UDP beside TCP is memcached's: leave --udp out".into());
         }
         let service = match &self.what {
-            What::Datagrams(_) => None,
-            What::Memcached(limits) => {
+            ServiceKind::Datagrams(_) => None,
+            ServiceKind::Memcached(limits) => {
                 limits.check().map_err(|error| ServeError::Usage(error.to_string()))?;
                 Some("memcached")
             }
-            What::Disk(_) => Some("nbd"),
+            ServiceKind::Disk(_) => Some("nbd"),
         };
         if let Some(service) = service {
             if self.devices.iter().any(|device| device.kind == DeviceKind::Synthetic) {

@@ -87,7 +87,7 @@ pub(super) fn make(
             queue = Box::new(faulty.with_transmit(config.faults));
         }
         match capture {
-            Some(capture) => Box::new(capture.around(queue)),
+            Some(capture) => Box::new(capture.wrap(queue)),
             None => queue,
         }
     };

@@ -30,7 +30,9 @@ use napkin_os::signals::Signals;
 
 use error::both;
 
-pub use config::{Datagrams, DeviceKind, DeviceSpec, Export, Listen, ServeConfig, Store, What};
+pub use config::{
+    Datagrams, DeviceKind, DeviceSpec, Export, Listen, ServeConfig, ServiceKind, Store,
+};
 pub use device::open;
 pub use error::ServeError;
 pub use napkin_nic::faulty::Faults;
@@ -53,10 +55,10 @@ pub enum Event<'a> {
     /// Sent once a second.
     Status(Status),
     /// A device was removed from outside; the others continue.
-    Gone(&'a str),
+    DeviceRemoved(&'a str),
     /// A problem, in a sentence: with the peer of a virtio device, which is waited for again; with the capture,
     /// which has ended; or with a driver that ignores busy polling.
-    Trouble(&'a str),
+    Problem(&'a str),
     /// The server has stopped; these are the totals. Also sent before an error is returned.
     Served(&'a Totals),
 }
@@ -72,14 +74,14 @@ pub fn run(
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Totals, ServeError> {
     // Before any other thread is created: threads inherit the mask, so that no signal interrupts packet processing.
-    let signals = Signals::block_ends().map_err(ServeError::Signals)?;
+    let signals = Signals::block_termination().map_err(ServeError::Signals)?;
     let mut server = Server::start(config)?;
     tell(Event::Started(&server));
     let served = until_an_end(&mut server, &signals, limit, tell);
     let (totals, stopped) = server.stop();
     tell(Event::Served(&totals));
     // Until here a second signal could not interrupt the restoring (SIGQUIT can, should anything hang).
-    signals.forget();
+    signals.discard_pending();
     both(served, stopped.map(|()| totals))
 }
 
@@ -101,10 +103,10 @@ fn until_an_end(
             return Ok(());
         }
         for device in server.check()? {
-            tell(Event::Gone(&device));
+            tell(Event::DeviceRemoved(&device));
         }
         for trouble in server.troubles() {
-            tell(Event::Trouble(&trouble));
+            tell(Event::Problem(&trouble));
         }
         if start.elapsed() >= next {
             // Not `+= PERIOD`: after a suspend of the machine, missed reports are not made up for.

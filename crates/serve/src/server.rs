@@ -18,7 +18,7 @@ use napkin_service::memcached::MemcachedUdp;
 use napkin_stack::UdpSocket;
 
 use super::application::{self, Progress, UdpService};
-use super::config::{Listen, ServeConfig, What};
+use super::config::{Listen, ServeConfig, ServiceKind};
 use super::device;
 use super::error::{ServeError, both};
 use super::open_device::OpenDevice;
@@ -136,7 +136,7 @@ impl Server {
                 |place| CpuId(device.cpu_of(device.queues + place, cpus.len()) as u16);
             let datagrams: Option<Box<dyn FnOnce(UdpSocket) -> UdpService<UdpSocket>>> =
                 match (&config.what, &streams) {
-                    (What::Datagrams(what), _) => {
+                    (ServiceKind::Datagrams(what), _) => {
                         Some(Box::new(|socket| UdpService::of(*what, socket)))
                     }
                     (_, Some(Streams::Memcached(service))) if config.udp => {
@@ -271,7 +271,8 @@ impl Server {
             let what = BusyPolling::Ignored;
             format!("device {name}: busy polling: {what}; a policy without it costs less then")
         });
-        let told = self.peers.iter().filter_map(|(name, peers)| Some((name, peers.trouble()?)));
+        let told =
+            self.peers.iter().filter_map(|(name, peers)| Some((name, peers.take_problem()?)));
         let told = told.map(|(name, trouble)| format!("device {name}: {trouble}"));
         let ended = self.capture.iter().filter_map(|(path, capture)| {
             let why = capture.failed()?;

@@ -16,7 +16,7 @@ use napkin_stack::TcpLimits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::application::{APPLICATION, Progress, Serving, UdpService, spawn};
-use super::config::{Listen, ServeConfig, What};
+use super::config::{Listen, ServeConfig, ServiceKind};
 use super::error::ServeError;
 use super::streams::{StartService, Started, Streams};
 
@@ -58,7 +58,7 @@ pub(super) fn start(
     for _ in 0..listen.threads {
         let one = match (&config.what, streams) {
             (_, Some(streams)) => streams.serve_in(&mut place)?,
-            (What::Datagrams(what), None) => {
+            (ServiceKind::Datagrams(what), None) => {
                 place.datagrams(|socket| UdpService::of(*what, socket))?
             }
             // `streams` is set for every service but those of datagrams.

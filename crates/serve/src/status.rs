@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use napkin_engine::Engine;
 use napkin_nic::faulty::FaultCounters;
-use napkin_stack::Fate;
+use napkin_stack::FrameOutcome;
 
 use super::application::{APPLICATION, Progress};
 use napkin_measure::engine::grown;
@@ -87,9 +87,9 @@ impl Totals {
         };
         for stack in engine.devices().iter().filter_map(|device| engine.stack(device).ok()) {
             let counters = stack.counters();
-            devices.arps += counters.of(Fate::AnsweredArp);
-            devices.ndisc += counters.of(Fate::AnsweredNdisc);
-            devices.pings += counters.of(Fate::AnsweredPing);
+            devices.arps += counters.of(FrameOutcome::AnsweredArp);
+            devices.ndisc += counters.of(FrameOutcome::AnsweredNdisc);
+            devices.pings += counters.of(FrameOutcome::AnsweredPing);
         }
         Totals { devices: Some(devices), drops, ..Totals::default() }
     }

@@ -18,7 +18,7 @@ use napkin_service::{Nbd, Pump, StreamService};
 use napkin_stack::TcpLimits;
 
 use super::application::{APPLICATION, Progress, spawn};
-use super::config::{Export, Store, What};
+use super::config::{Export, ServiceKind, Store};
 use super::disk::Disk;
 use super::error::ServeError;
 
@@ -37,11 +37,11 @@ impl Streams {
     ///
     /// # Errors
     /// Those of [`Streams::memcached`] and [`Streams::disk`].
-    pub(super) fn of(what: &What) -> Result<Option<Streams>, ServeError> {
+    pub(super) fn of(what: &ServiceKind) -> Result<Option<Streams>, ServeError> {
         Ok(match what {
-            What::Datagrams(_) => None,
-            What::Memcached(limits) => Some(Streams::memcached(*limits)?),
-            What::Disk(export) => Some(Streams::disk(export)?),
+            ServiceKind::Datagrams(_) => None,
+            ServiceKind::Memcached(limits) => Some(Streams::memcached(*limits)?),
+            ServiceKind::Disk(export) => Some(Streams::disk(export)?),
         })
     }
 
@@ -187,7 +187,7 @@ impl StartService for Place<'_> {
                 counted.replied.store(pump.replied(), Ordering::Relaxed);
                 counted.failed.store(counters.send_failures, Ordering::Relaxed);
                 counted.no_listener.store(counters.unknown, Ordering::Relaxed);
-                counted.no_place.store(counters.refused + counters.pushed_out, Ordering::Relaxed);
+                counted.no_place.store(counters.refused + counters.evicted, Ordering::Relaxed);
                 true
             });
         };

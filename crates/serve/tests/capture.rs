@@ -28,9 +28,9 @@ fn totals_are_reported_even_if_the_capture_could_not_be_written() {
     let served = run(&config, limit, &mut |event| match event {
         // From here on the FIFO has no reader.
         Event::Started(_) => drop(reader.take()),
-        Event::Trouble(trouble) => troubles.push(trouble.to_owned()),
+        Event::Problem(trouble) => troubles.push(trouble.to_owned()),
         Event::Served(totals) => told = Some(totals.clone()),
-        Event::Status(_) | Event::Gone(_) => {}
+        Event::Status(_) | Event::DeviceRemoved(_) => {}
     });
     std::fs::remove_file(&path).expect("it is ours");
     let error = served.expect_err("not all was written");

@@ -15,9 +15,9 @@ use crate::bound::{Bound, Share};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Served {
     /// A request or its first part, of so many bytes (at least one), was taken; another may follow.
-    Took(usize),
+    Request(usize),
     /// A further part, of so many bytes (at least one), of an earlier request was taken.
-    Part(usize),
+    Continued(usize),
     /// The input is an incomplete request.
     More,
     /// Nothing is taken until an operation in flight completes; the thread's loop then serves the connection again.
@@ -269,12 +269,12 @@ impl<S: StreamService> Pump<S> {
                 false => self.service.serve(&mut state.connection, waiting, &mut state.output, now),
             };
             match served {
-                Served::Took(bytes) => {
+                Served::Request(bytes) => {
                     debug_assert!(bytes > 0, "nothing was taken");
                     state.taken += bytes.min(waiting.len());
                     self.served += 1;
                 }
-                Served::Part(bytes) => {
+                Served::Continued(bytes) => {
                     debug_assert!(bytes > 0, "nothing was taken");
                     state.taken += bytes.min(waiting.len());
                 }
@@ -310,7 +310,7 @@ impl StreamService for EchoStream {
 
     fn serve(&mut self, (): &mut (), input: &[u8], output: &mut Vec<u8>, _: Ns) -> Served {
         output.extend_from_slice(input);
-        Served::Took(input.len())
+        Served::Request(input.len())
     }
 
     fn longest_request(&self) -> usize {

@@ -16,7 +16,7 @@ use crate::receiver::Arrival;
 use crate::tables::Tables;
 use crate::tcp::flow_hash;
 use crate::wire::{self, Received};
-use crate::{Address, Fate, Receiver, Stack};
+use crate::{Address, FrameOutcome, Receiver, Stack};
 
 /// How long a receiver counts as active for a queue after that queue last had a frame for it. The queue is full if
 /// all its active receivers are full; a receiver that has had no frame for this long is no longer considered.
@@ -95,8 +95,12 @@ impl Input {
         for frame in frames.drain(..) {
             self.queue.tally.frame();
             let fate = self.receive(&tables, frame, now);
-            answered |=
-                matches!(fate, Fate::AnsweredPing | Fate::AnsweredArp | Fate::AnsweredNdisc);
+            answered |= matches!(
+                fate,
+                FrameOutcome::AnsweredPing
+                    | FrameOutcome::AnsweredArp
+                    | FrameOutcome::AnsweredNdisc
+            );
             self.queue.tally.fate(fate);
         }
         if answered {
@@ -106,7 +110,7 @@ impl Input {
     }
 
     /// Processes one frame and returns its fate.
-    fn receive(&mut self, tables: &Tables, mut frame: Frame, now: Ns) -> Fate {
+    fn receive(&mut self, tables: &Tables, mut frame: Frame, now: Ns) -> FrameOutcome {
         if let Some(receiver) = tables.raw(&frame) {
             let end = frame.len();
             return self.feed(receiver, Arrival { frame, end }, now);
@@ -116,20 +120,20 @@ impl Input {
             Err(fate) => fate,
             Ok(Received::Udp { port, end }) => match tables.udp(port) {
                 Some(receiver) => self.feed(receiver, Arrival { frame, end }, now),
-                None => Fate::NoPort,
+                None => FrameOutcome::NoPort,
             },
             Ok(Received::Tcp { end }) => {
                 let hash = || flow_hash(&self.stack.flow_key, &frame);
                 match tables.tcp(self.queue.napi_id, hash) {
                     Some(receiver) => self.feed(receiver, Arrival { frame, end }, now),
-                    None => Fate::NoPort,
+                    None => FrameOutcome::NoPort,
                 }
             }
             Ok(Received::Echo { end }) => {
                 frame.set_len(end);
                 match emit::turn_echo(&mut frame, us) {
-                    true => self.answer(&frame, now, Fate::AnsweredPing),
-                    false => Fate::AnswerFailed,
+                    true => self.answer(&frame, now, FrameOutcome::AnsweredPing),
+                    false => FrameOutcome::AnswerFailed,
                 }
             }
             Ok(Received::AddressQuery { mac, ip, target, states_source }) => {
@@ -140,12 +144,12 @@ impl Input {
                 let addressing = Addressing { from, to: Address::single(mac, ip), tag: us.vlan() };
                 let mut reply = [0; wire::RESOLVE_FRAME];
                 let sent = match target.is_ipv4() {
-                    true => Fate::AnsweredArp,
-                    false => Fate::AnsweredNdisc,
+                    true => FrameOutcome::AnsweredArp,
+                    false => FrameOutcome::AnsweredNdisc,
                 };
                 match emit::write_reply(&mut reply, &addressing) {
                     Ok(length) => self.answer(&reply[..length], now, sent),
-                    Err(_) => Fate::AnswerFailed,
+                    Err(_) => FrameOutcome::AnswerFailed,
                 }
             }
             Ok(Received::AddressClaim { mac, ip, overrides, update_only }) => {
@@ -153,25 +157,25 @@ impl Input {
                     true => self.stack.neighbours.advertised(ip, mac, overrides),
                     false => self.stack.neighbours.learn(ip, mac),
                 }
-                Fate::Learned
+                FrameOutcome::Learned
             }
         }
     }
 
     /// Posts an answer of the stack itself on the queue that the request came from; it leaves when the batch is
     /// flushed. Returns `sent` if the queue took it.
-    fn answer(&self, frame: &[u8], now: Ns, sent: Fate) -> Fate {
+    fn answer(&self, frame: &[u8], now: Ns, sent: FrameOutcome) -> FrameOutcome {
         match self.queue.transmitter.post(frame, now) {
             Ok(()) => sent,
-            Err(_) => Fate::AnswerFailed,
+            Err(_) => FrameOutcome::AnswerFailed,
         }
     }
 
     /// Puts a frame into a receive buffer and records that this queue feeds the receiver.
-    fn feed(&mut self, receiver: &Arc<Receiver>, arrival: Arrival, now: Ns) -> Fate {
+    fn feed(&mut self, receiver: &Arc<Receiver>, arrival: Arrival, now: Ns) -> FrameOutcome {
         let at = receiver.slot();
         // The slot always exists: `refresh` sizes `slots` for the tables that named the receiver.
-        let Some(slot) = self.slots.get_mut(at) else { return Fate::NoPort };
+        let Some(slot) = self.slots.get_mut(at) else { return FrameOutcome::NoPort };
         if !slot.touched {
             slot.touched = true;
             slot.added = false;
@@ -186,7 +190,7 @@ impl Input {
             }
         }
         let fate = receiver.push(arrival);
-        slot.added |= fate == Fate::Delivered;
+        slot.added |= fate == FrameOutcome::Delivered;
         fate
     }
 

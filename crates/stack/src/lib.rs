@@ -2,7 +2,7 @@
 //!
 //! The owner of a packet queue hands received frames to that queue's [`Input`]. ARP requests, neighbour
 //! solicitations and echo requests are answered at once; UDP datagrams, TCP segments and whole frames go to the
-//! [`Receiver`]s of sockets; every other frame is dropped and counted under a named reason ([`Fate`]). Any number
+//! [`Receiver`]s of sockets; every other frame is dropped and counted under a named reason ([`FrameOutcome`]). Any number
 //! of queues deliver concurrently: the packet path takes no lock and allocates nothing.
 //!
 //! The stack has no threads, no clock and no devices. Time is an argument; a waiter on a socket is notified through
@@ -46,7 +46,7 @@ pub mod address;
 pub mod builder;
 mod emit;
 pub mod error;
-pub mod fate;
+pub mod frame_outcome;
 pub mod input;
 pub mod neighbours;
 mod queues;
@@ -62,7 +62,7 @@ pub mod wire;
 pub use address::{Address, AddressError, Addresses};
 pub use builder::FrameBuilder;
 pub use error::{BindError, SendError};
-pub use fate::{Counters, Fate};
+pub use frame_outcome::{Counters, FrameOutcome};
 pub use input::Input;
 pub use raw::RawSocket;
 pub use receiver::{Listener, Receiver};

@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use napkin_nic::Transmitter;
 
 use crate::Counters;
-use crate::fate::Tally;
+use crate::frame_outcome::Tally;
 
 pub(crate) struct Entry {
     /// The lowest index that was free when the queue was registered.
@@ -110,7 +110,7 @@ mod tests {
     use napkin_policy::Ns;
 
     use super::*;
-    use crate::Fate;
+    use crate::FrameOutcome;
 
     struct Nowhere;
 
@@ -126,11 +126,11 @@ mod tests {
         let first = queues.register(100, Arc::new(Nowhere));
         let second = queues.register(101, Arc::new(Nowhere));
         first.tally.frame();
-        first.tally.fate(Fate::NoPort);
+        first.tally.fate(FrameOutcome::NoPort);
         assert_eq!((first.bit(), second.bit()), (1, 2));
         queues.unregister(&first);
         queues.unregister(&first);
-        assert_eq!(queues.counters().of(Fate::NoPort), 1);
+        assert_eq!(queues.counters().of(FrameOutcome::NoPort), 1);
         assert_eq!(queues.register(102, Arc::new(Nowhere)).bit(), 1);
     }
 

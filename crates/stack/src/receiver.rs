@@ -36,7 +36,7 @@ use arc_swap::ArcSwapOption;
 use crossbeam_queue::ArrayQueue;
 use napkin_nic::Frame;
 
-use crate::Fate;
+use crate::FrameOutcome;
 use crate::queues::{Entry, Queues};
 
 /// Maximum size of a receive buffer, in frames (2 GiB of memory).
@@ -165,15 +165,15 @@ impl Receiver {
     }
 
     /// Adds a frame, or returns why it was refused.
-    pub(crate) fn push(&self, arrival: Arrival) -> Fate {
+    pub(crate) fn push(&self, arrival: Arrival) -> FrameOutcome {
         if self.is_closed() {
-            return Fate::NoPort;
+            return FrameOutcome::NoPort;
         }
         if self.arrivals.len() >= self.capacity || self.arrivals.push(arrival).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
-            return Fate::SocketFull;
+            return FrameOutcome::SocketFull;
         }
-        Fate::Delivered
+        FrameOutcome::Delivered
     }
 
     /// Removes the oldest frame. Ends the full state if the level has fallen to 25 %.
@@ -320,7 +320,7 @@ mod tests {
     fn push(receiver: &Receiver, pool: &Pool, count: usize) {
         for _ in 0..count {
             let frame = pool.take().expect("the pool is large enough");
-            assert_eq!(receiver.push(Arrival { frame, end: 0 }), Fate::Delivered);
+            assert_eq!(receiver.push(Arrival { frame, end: 0 }), FrameOutcome::Delivered);
         }
     }
 

@@ -11,7 +11,9 @@ use lab::{
     udp, who_has_us,
 };
 use napkin_stack::error::Resource;
-use napkin_stack::{Addresses, BindError, Exchange, Fate, Message, RawFilter, SendError, Socket};
+use napkin_stack::{
+    Addresses, BindError, Exchange, FrameOutcome, Message, RawFilter, SendError, Socket,
+};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol,
@@ -72,7 +74,7 @@ fn whom_we_ask_for_becomes_known() {
     from_peer().reply(&mut reply).unwrap();
     lab.receive(&[reply], 0);
     assert_eq!(lab.stack.neighbour(PEER.ip), Some(PEER.mac));
-    assert_eq!(lab.counters().of(Fate::Learned), 1);
+    assert_eq!(lab.counters().of(FrameOutcome::Learned), 1);
 }
 
 #[test]
@@ -90,7 +92,7 @@ fn who_takes_over_a_known_address_says_so_to_everybody_and_is_believed() {
         assert_eq!(lab.stack.neighbour(PEER.ip), None, "it teaches nothing new");
         lab.receive(&[who_has_us(), announcement], 0);
         assert_eq!(lab.stack.neighbour(PEER.ip), Some(other));
-        assert_eq!((lab.wire.sent().len(), lab.counters().of(Fate::Learned)), (1, 2));
+        assert_eq!((lab.wire.sent().len(), lab.counters().of(FrameOutcome::Learned)), (1, 2));
     }
 }
 
@@ -118,7 +120,7 @@ fn an_answer_that_the_queue_refuses_is_a_drop() {
     let mut lab = Lab::new();
     lab.wire.cut.store(true, Ordering::SeqCst);
     lab.receive(&[ping(1, 1, b""), who_has_us()], 0);
-    assert_eq!(lab.counters().of(Fate::AnswerFailed), 2);
+    assert_eq!(lab.counters().of(FrameOutcome::AnswerFailed), 2);
 }
 
 #[test]
@@ -135,7 +137,7 @@ fn a_datagram_reaches_its_port_and_no_other() {
     assert!(!other.readable());
     assert_eq!(Socket::incoming_napi_id(&echo), NAPI);
     let counters = lab.counters();
-    assert_eq!((counters.delivered(), counters.of(Fate::NoPort)), (1, 1));
+    assert_eq!((counters.delivered(), counters.of(FrameOutcome::NoPort)), (1, 1));
 }
 
 #[test]
@@ -231,37 +233,41 @@ fn every_fate_can_be_met_and_is_counted_under_its_own_name() {
         frame
     };
     for (fate, lab, frame) in [
-        (Fate::Delivered, 0, udp(7, b"hello")),
-        (Fate::SocketFull, 0, udp(7, b"hello")),
-        (Fate::AnsweredArp, 0, who_has_us()),
-        (Fate::AnsweredNdisc, 0, built(128, |buffer| from_peer6().request(buffer))),
-        (Fate::AnsweredPing, 0, ping(1, 1, b"hello")),
-        (Fate::Learned, 0, built(64, |buffer| from_peer().reply(buffer))),
-        (Fate::Truncated, 0, udp(7, b"hello")[..46].to_vec()),
-        (Fate::BadLength, 0, changed(38, &[0, 7])),
-        (Fate::BadHeader, 0, changed(14, &[0x65])),
-        (Fate::BadChecksum, 0, changed(42, b"j")),
-        (Fate::BadSource, 0, changed(6, &[3])),
-        (Fate::Ipv6, 1, datagram(from_peer6(), 7, b"hello")),
-        (Fate::Multicast, 0, changed(0, &[1, 0, 0x5e, 0, 0, 0xfb])),
-        (Fate::NotForUs, 0, changed(0, &[4])),
-        (Fate::Vlan, 0, datagram(from_peer().tagged(100), 7, b"hello")),
-        (Fate::Untagged, 2, udp(7, b"hello")),
-        (Fate::IpOptions, 0, mended(14, 0x46)),
-        (Fate::ExtensionHeader, 0, next_header(0)),
-        (Fate::Fragment, 0, next_header(44)),
-        (Fate::PacketTooBig, 0, too_big()),
-        (Fate::UnknownProtocol, 0, mended(23, 132)),
-        (Fate::NoPort, 0, udp(8, b"hello")),
-        (Fate::AnswerFailed, 0, ping(1, 1, b"hello")),
+        (FrameOutcome::Delivered, 0, udp(7, b"hello")),
+        (FrameOutcome::SocketFull, 0, udp(7, b"hello")),
+        (FrameOutcome::AnsweredArp, 0, who_has_us()),
+        (FrameOutcome::AnsweredNdisc, 0, built(128, |buffer| from_peer6().request(buffer))),
+        (FrameOutcome::AnsweredPing, 0, ping(1, 1, b"hello")),
+        (FrameOutcome::Learned, 0, built(64, |buffer| from_peer().reply(buffer))),
+        (FrameOutcome::Truncated, 0, udp(7, b"hello")[..46].to_vec()),
+        (FrameOutcome::BadLength, 0, changed(38, &[0, 7])),
+        (FrameOutcome::BadHeader, 0, changed(14, &[0x65])),
+        (FrameOutcome::BadChecksum, 0, changed(42, b"j")),
+        (FrameOutcome::BadSource, 0, changed(6, &[3])),
+        (FrameOutcome::Ipv6, 1, datagram(from_peer6(), 7, b"hello")),
+        (FrameOutcome::Multicast, 0, changed(0, &[1, 0, 0x5e, 0, 0, 0xfb])),
+        (FrameOutcome::NotForUs, 0, changed(0, &[4])),
+        (FrameOutcome::Vlan, 0, datagram(from_peer().tagged(100), 7, b"hello")),
+        (FrameOutcome::Untagged, 2, udp(7, b"hello")),
+        (FrameOutcome::IpOptions, 0, mended(14, 0x46)),
+        (FrameOutcome::ExtensionHeader, 0, next_header(0)),
+        (FrameOutcome::Fragment, 0, next_header(44)),
+        (FrameOutcome::PacketTooBig, 0, too_big()),
+        (FrameOutcome::UnknownProtocol, 0, mended(23, 132)),
+        (FrameOutcome::NoPort, 0, udp(8, b"hello")),
+        (FrameOutcome::AnswerFailed, 0, ping(1, 1, b"hello")),
     ] {
         let lab = &mut labs[lab];
-        lab.wire.cut.store(fate == Fate::AnswerFailed, Ordering::SeqCst);
+        lab.wire.cut.store(fate == FrameOutcome::AnswerFailed, Ordering::SeqCst);
         lab.receive(&[frame], 0);
         assert_eq!(lab.counters().of(fate), 1, "{}", fate.name());
     }
     let counters = labs.map(|lab| lab.counters());
-    assert!(Fate::ALL.iter().all(|fate| counters.iter().map(|it| it.of(*fate)).sum::<u64>() == 1));
+    assert!(
+        FrameOutcome::ALL
+            .iter()
+            .all(|fate| counters.iter().map(|it| it.of(*fate)).sum::<u64>() == 1)
+    );
     assert_eq!((counters[0].malformed(), counters[0].dropped()), (4, 16));
 }
 
@@ -410,7 +416,7 @@ fn a_socket_closes_while_frames_come() {
     assert!(receiver.is_closed() && !receiver.readable());
     assert_eq!(lab.pool.available(), 256);
     lab.receive(&vec![udp(7, b"x"); 2], 0);
-    assert_eq!(lab.counters().of(Fate::NoPort), 2);
+    assert_eq!(lab.counters().of(FrameOutcome::NoPort), 2);
     // The queue has released the receiver as well, and the next socket is not mistaken for it.
     assert_eq!(Arc::strong_count(&receiver), 1);
     let next = lab.stack.bind_udp(7, 8).unwrap();

@@ -5,7 +5,9 @@ mod lab;
 use std::net::{IpAddr, Ipv6Addr};
 
 use lab::{Lab, PEER6, US, US6, built, datagram, echo, from_peer, from_peer6};
-use napkin_stack::{Address, Addresses, Exchange, Fate, FrameBuilder, RawFilter, SendError};
+use napkin_stack::{
+    Address, Addresses, Exchange, FrameBuilder, FrameOutcome, RawFilter, SendError,
+};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     EthernetAddress, EthernetFrame, EthernetProtocol, Icmpv6Packet, Icmpv6Repr, IpProtocol,
@@ -93,7 +95,7 @@ fn who_solicits_us_is_told_and_known() {
     let tell = NdiscRepr::NeighborAdvert { flags, target_addr: OURS, lladdr: lladdr(US.mac) };
     assert_eq!(read_icmp(&ip, payload), Icmpv6Repr::Ndisc(tell));
     assert_eq!(lab.stack.neighbour(PEER6.ip), Some(PEER6.mac));
-    assert_eq!(lab.counters().of(Fate::AnsweredNdisc), 1);
+    assert_eq!(lab.counters().of(FrameOutcome::AnsweredNdisc), 1);
 }
 
 #[test]
@@ -113,7 +115,7 @@ fn our_address_is_defended_against_who_wants_it() {
     // An address with the same last bytes has the same solicited-node group.
     lab.receive(&[told(nobody, group, ask("fd00::7:0:0:1".parse().unwrap()))], 0);
     assert!(lab.wire.sent().is_empty());
-    assert_eq!(lab.counters().of(Fate::NotForUs), 1);
+    assert_eq!(lab.counters().of(FrameOutcome::NotForUs), 1);
 }
 
 #[test]
@@ -137,7 +139,7 @@ fn whom_we_solicit_becomes_known_and_who_tells_unasked_does_not() {
     assert_eq!(lab.stack.neighbour(PEER6.ip), Some(PEER6.mac), "it does not override");
     lab.receive(&[advertised(other, overrides)], 0);
     assert_eq!(lab.stack.neighbour(PEER6.ip), Some(other), "it has a new card, and says so");
-    assert_eq!(lab.counters().of(Fate::Learned), 4);
+    assert_eq!(lab.counters().of(FrameOutcome::Learned), 4);
 }
 
 #[test]
@@ -157,7 +159,7 @@ fn a_ping_comes_back_as_it_was_also_from_the_group_of_all() {
             assert_eq!(read_icmp(&ip, icmp), reply);
         }
     }
-    assert_eq!(lab.counters().of(Fate::AnsweredPing), 8);
+    assert_eq!(lab.counters().of(FrameOutcome::AnsweredPing), 8);
 }
 
 /// Parses a datagram: addresses, tag, ports and payload.
@@ -198,7 +200,7 @@ fn a_datagram_is_received_echoed_and_answered() {
     let mut none = datagram(from_peer6(), 7, b"no checksum");
     none[60..62].fill(0);
     lab.receive(&[none], 0);
-    assert_eq!(lab.counters().of(Fate::BadChecksum), 1);
+    assert_eq!(lab.counters().of(FrameOutcome::BadChecksum), 1);
 }
 
 #[test]
@@ -270,7 +272,7 @@ fn in_a_vlan_all_that_is_said_has_its_tag() {
         assert!(sent.iter().all(|frame| frame[12..16] == [0x81, 0, 0, 100]), "{sent:02x?}");
     }
     let counters = lab.counters();
-    assert_eq!((counters.of(Fate::Untagged), counters.of(Fate::Vlan)), (2, 4));
+    assert_eq!((counters.of(FrameOutcome::Untagged), counters.of(FrameOutcome::Vlan)), (2, 4));
 }
 
 #[test]

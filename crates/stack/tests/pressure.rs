@@ -10,7 +10,7 @@ use lab::{Lab, NAPI, RecordingListener, udp};
 use napkin_core::Pressure;
 use napkin_nic::Pool;
 use napkin_stack::input::ACTIVE;
-use napkin_stack::{Fate, Listener, UdpSocket};
+use napkin_stack::{FrameOutcome, Listener, UdpSocket};
 
 fn some(port: u16, count: usize) -> Vec<Vec<u8>> {
     vec![udp(port, b"x"); count]
@@ -40,7 +40,7 @@ fn a_full_socket_drops_for_itself_alone() {
     assert_eq!((stalled.receiver().dropped(), lively.receiver().dropped()), (2, 0));
     take(&lively, 2);
     let counters = lab.counters();
-    assert_eq!((counters.delivered(), counters.of(Fate::SocketFull)), (6, 2));
+    assert_eq!((counters.delivered(), counters.of(FrameOutcome::SocketFull)), (6, 2));
     // The buffers of dropped frames are free again.
     assert_eq!(lab.pool.available(), 256 - 4);
 }
@@ -233,7 +233,7 @@ fn two_queues_and_an_application_at_full_speed_lose_no_wake_up_and_no_frame() {
     assert_eq!(counters.frames, 2 * EACH);
     assert_eq!(counters.accounted(), counters.frames);
     assert_eq!(counters.delivered(), taken.load(Ordering::SeqCst));
-    assert_eq!(counters.of(Fate::SocketFull), socket.receiver().dropped());
+    assert_eq!(counters.of(FrameOutcome::SocketFull), socket.receiver().dropped());
 }
 
 #[test]

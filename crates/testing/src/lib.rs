@@ -41,7 +41,7 @@ pub use callgrind::{callgrind, has_valgrind};
 pub use folder::Folder;
 #[doc(hidden)]
 pub use inventory;
-pub use killed::Killed;
+pub use killed::KillOnDrop;
 pub use napkin_testing_macros::test;
 
 /// A function with `#[test]`.

@@ -48,7 +48,7 @@ impl Signals {
     /// the parent has set the signal to be ignored.
     pub(crate) fn stop(&self) -> io::Result<()> {
         rustix::process::kill_current_process_group(rustix::process::Signal::TSTP)?;
-        self.signals.act(libc::SIGTSTP)
+        self.signals.deliver(libc::SIGTSTP)
     }
 
     /// Returns the most urgent request of the pending signals.

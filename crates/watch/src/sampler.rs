@@ -157,7 +157,7 @@ impl Sampler {
         let records = self.netdev.napis(None)?;
         let mut timed = self.timing.as_ref().map_or_else(BTreeMap::new, |timing| {
             let ids: Vec<u32> = records.iter().map(|record| record.id).collect();
-            timing.read(&ids, &self.devices.handed_over, &mut notes)
+            timing.read(&ids, &self.devices.steered, &mut notes)
         });
         if let Some(counted) = &counted {
             self.forget(counted, &records);

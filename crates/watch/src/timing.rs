@@ -76,7 +76,7 @@ struct State {
     /// The instances of the last read.
     napi_ids: Vec<u32>,
     /// Those of them whose frames are handed to other CPUs (RPS).
-    handed_over: Vec<u32>,
+    steered: Vec<u32>,
     /// Why timing fails at present.
     failure: Option<String>,
     ended: bool,
@@ -95,7 +95,7 @@ impl Timing {
             netns,
             past: BTreeMap::new(),
             napi_ids: Vec::new(),
-            handed_over: Vec::new(),
+            steered: Vec::new(),
             failure: None,
             ended: false,
         };
@@ -110,18 +110,18 @@ impl Timing {
         Ok(Timing { shared, thread: Some(thread) })
     }
 
-    /// Returns the times of these instances' requests since the start, by NAPI ID. `handed_over` lists
+    /// Returns the times of these instances' requests since the start, by NAPI ID. `steered` lists
     /// instances whose frames are handed to other CPUs (RPS).
     pub(crate) fn read(
         &self,
         napi_ids: &[u32],
-        handed_over: &[u32],
+        steered: &[u32],
         notes: &mut Vec<String>,
     ) -> BTreeMap<u32, Parts> {
         let mut state = self.shared.state();
         state.napi_ids = napi_ids.to_vec();
-        state.handed_over = handed_over.to_vec();
-        if let Err(error) = state.probe.handed_over(handed_over) {
+        state.steered = steered.to_vec();
+        if let Err(error) = state.probe.set_steered(steered) {
             notes.push(format!("times in the ring are too short under RPS: {error}"));
         }
         notes.extend(state.probe.notes().iter().cloned());
@@ -232,7 +232,7 @@ impl State {
             return Ok(false);
         }
         let mut probe = start(&ports, self.netns)?;
-        probe.handed_over(&self.handed_over)?;
+        probe.set_steered(&self.steered)?;
         self.past = self.counts()?.instances;
         (self.probe, self.ports) = (probe, ports);
         Ok(true)

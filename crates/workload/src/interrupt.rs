@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use napkin_kernel::process::Process;
-use napkin_os::{signals::Signals, signals::die_by};
+use napkin_os::{signals::Signals, signals::end_by_signal};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use thiserror::Error;
 
@@ -50,7 +50,7 @@ impl Interrupt {
     /// # Errors
     /// If the operating system refuses.
     pub fn watch() -> io::Result<Interrupt> {
-        let signals = Arc::new(Signals::block_ends()?);
+        let signals = Arc::new(Signals::block_termination()?);
         let interrupt = Interrupt { signals: Some(Arc::clone(&signals)), ..Interrupt::default() };
         let recorder = interrupt.clone();
         let watch = move || {
@@ -60,7 +60,7 @@ impl Interrupt {
                 recorder.note(received.signal);
                 if first.get_or_insert_with(Instant::now).elapsed() >= KILL_AFTER {
                     kill_children();
-                    die_by(received.signal);
+                    end_by_signal(received.signal);
                 }
             }
         };

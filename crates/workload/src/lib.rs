@@ -5,7 +5,7 @@
 //!   file per world; [`WORKLOADS`] lists them. [`oracle`] is the scenario for comparing the model with a real
 //!   kernel's counters.
 //! - [`live`]: a workload set up on the engine ([`serving`]) or in the kernel ([`linux`]); [`mod@run`]: its
-//!   interleaved run; [`short`]: the short round.
+//!   interleaved run; [`short_round`]: the short round.
 //! - [`machine`]: a workload on modelled hosts: plan, swarm, fit; [`sweep`]: many points of it.
 //! - [`waiting`]: the call an application waits in, and the parts of a policy that have no effect there.
 //! - [`interrupt`]: orderly termination by a signal; [`partial`]: the file from which a run resumes.
@@ -35,7 +35,7 @@ mod sender;
 pub mod server;
 pub mod serving;
 pub mod setting;
-pub mod short;
+pub mod short_round;
 mod source;
 pub mod ssd;
 pub mod sweep;

@@ -123,8 +123,8 @@ impl Transmitter for FlowTransmitter {
         self.wires.iter().for_each(|wire| wire.flush());
     }
 
-    fn under_way(&self) -> usize {
-        self.wires.iter().map(|wire| wire.under_way()).sum()
+    fn in_flight(&self) -> usize {
+        self.wires.iter().map(|wire| wire.in_flight()).sum()
     }
 }
 

@@ -119,12 +119,12 @@ pub fn resumable(
         let Subject { server, policy } = &subjects[place];
         let number = number as u64;
         if let Some(figures) = partial.found(workload.name(), number) {
-            progress.past();
+            progress.skip();
             repetitions[step.subject].push(Repetition { step: number, figures });
             continue;
         }
         if refused[place].is_some() {
-            progress.past();
+            progress.skip();
             partial.pass();
             continue;
         }
@@ -138,7 +138,7 @@ pub fn resumable(
                 repetitions[step.subject].push(Repetition { step: number, figures });
             }
             Err(error) if error.is_refusal() => {
-                progress.say(&format!("not measured ({policy}): {error}"));
+                progress.print(&format!("not measured ({policy}): {error}"));
                 refused[place] = Some(error.to_string());
                 partial.pass();
             }

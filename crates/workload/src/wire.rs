@@ -212,7 +212,8 @@ fn vhost(queues: u16) -> Result<(Queues, Queues), BenchError> {
     let connected = |device: &Vhost| device.peers.rings.load(Relaxed) == rings;
     while !(connected(&backend) && connected(&frontend)) {
         if begun.elapsed() > CONNECTING {
-            let why = backend.peers.trouble().or(frontend.peers.trouble()).unwrap_or_default();
+            let why =
+                backend.peers.take_problem().or(frontend.peers.take_problem()).unwrap_or_default();
             return Err(BenchError::Linux(format!("virtio rings were not set up in 5 s: {why}")));
         }
         std::thread::sleep(Duration::from_millis(1));

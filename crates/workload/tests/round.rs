@@ -18,7 +18,7 @@ fn shares(policy: &str, per_s: f64) -> (f64, f64) {
     let cpu = &outcome.counts.cpus[0];
     let wall = outcome.window as f64;
     let busy: u64 = cpu.used[1..].iter().sum();
-    (busy as f64 / wall, cpu.polled_in_vain as f64 / wall)
+    (busy as f64 / wall, cpu.empty_poll_time as f64 / wall)
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn a_connection_s_requests_are_its_own_and_the_seed_s() {
 
 #[test]
 fn without_a_schedule_an_answer_is_followed_by_the_next_request() {
-    let mut generator = generator(Config { asks: Asks::Echo(3), ..config() });
+    let mut generator = generator(Config { asks: RequestKind::Echo(3), ..config() });
     generator.begin(0);
     let mut request = Vec::new();
     assert!(generator.put(1, &mut request));
@@ -53,7 +53,7 @@ fn without_a_schedule_an_answer_is_followed_by_the_next_request() {
 
 #[test]
 fn a_fill_sets_each_record_once_whichever_connection_is_slow() {
-    let config = Config { asks: Asks::Fill, connections: 2, records: 5, ..config() };
+    let config = Config { asks: RequestKind::Fill, connections: 2, records: 5, ..config() };
     let mut generator = generator(config);
     generator.begin(0);
     let (mut request, mut asked) = (Vec::new(), Vec::new());
@@ -75,7 +75,7 @@ fn a_fill_sets_each_record_once_whichever_connection_is_slow() {
 
 #[test]
 fn what_is_on_its_way_where_a_window_begins_is_told() {
-    let mut generator = generator(Config { asks: Asks::Echo(1), ..config() });
+    let mut generator = generator(Config { asks: RequestKind::Echo(1), ..config() });
     generator.begin(0);
     generator.begin_window(|_| {});
     for place in 0..2 {
@@ -89,7 +89,8 @@ fn what_is_on_its_way_where_a_window_begins_is_told() {
 #[test]
 fn what_falls_due_on_a_busy_connection_waits_there_and_is_charged() {
     let load = Load::Open { per_second: 1e6 };
-    let mut generator = generator(Config { asks: Asks::Echo(1), connections: 1, load, ..config() });
+    let mut generator =
+        generator(Config { asks: RequestKind::Echo(1), connections: 1, load, ..config() });
     generator.begin(0);
     // A time after which some 20 requests are due.
     let time = 20_000;
@@ -111,7 +112,7 @@ fn what_falls_due_on_a_busy_connection_waits_there_and_is_charged() {
 #[test]
 fn what_a_window_s_end_finds_due_long_before_was_late_on_this_side() {
     let load = Load::Open { per_second: 1e6 };
-    let config = Config { asks: Asks::Echo(1), connections: 1, load, ..config() };
+    let config = Config { asks: RequestKind::Echo(1), connections: 1, load, ..config() };
     let caught_up = |time: u64| {
         let mut generator = generator(config.clone());
         generator.begin(0);
@@ -129,7 +130,7 @@ fn what_a_window_s_end_finds_due_long_before_was_late_on_this_side() {
 #[test]
 fn a_disk_is_greeted_first_and_again_on_a_connection_that_was_made_again() {
     let disk = crate::Disk { bytes: 100_000, within: 1_000_000 };
-    let config = Config { asks: Asks::Disk(disk), connections: 1, update: 1.0, ..config() };
+    let config = Config { asks: RequestKind::Disk(disk), connections: 1, update: 1.0, ..config() };
     let mut generator = generator(config);
     let send = |generator: &mut Generator| {
         let (mut all, mut piece) = (0, Vec::new());
@@ -159,7 +160,8 @@ fn a_disk_is_greeted_first_and_again_on_a_connection_that_was_made_again() {
 
 #[test]
 fn a_lost_connection_takes_its_request_along_and_goes_on_when_it_is_made_again() {
-    let mut generator = generator(Config { asks: Asks::Echo(1), connections: 1, ..config() });
+    let mut generator =
+        generator(Config { asks: RequestKind::Echo(1), connections: 1, ..config() });
     generator.begin(0);
     generator.sent(0, 1, 1);
     generator.lost(0, Trouble::Closed);

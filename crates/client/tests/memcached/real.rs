@@ -98,7 +98,7 @@ fn the_real_memcached_is_filled_and_finds_every_record() {
         ..Config::new(memcached.address)
     };
     let mut steps = Vec::new();
-    let filled = populate_telling(&config, |done, total| steps.push((done, total)));
+    let filled = populate_with_progress(&config, |done, total| steps.push((done, total)));
     let filled = filled.expect("it has room");
     assert_eq!((filled.records, steps.last()), (10_000, Some(&(20_000, 20_000))));
     assert!(steps.is_sorted(), "{steps:?}");

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use napkin_client::{Asks, Client, ClientFigures, ClientWait, Config, Load, populate};
+use napkin_client::{Client, ClientFigures, ClientWait, Config, Load, RequestKind, populate};
 use napkin_os::sched::{CpuList, pin, usable_cpus};
 use napkin_workload::linux::pair::{Pair, SERVER};
 
@@ -18,7 +18,7 @@ pub struct Bed {
     pub server: Child,
     /// The CPU of the server and that of the client; the same if only one is usable.
     pub cpus: [usize; 2],
-    asks: Asks,
+    asks: RequestKind,
 }
 
 impl Bed {
@@ -30,14 +30,14 @@ impl Bed {
         if rustix::process::geteuid().is_root() {
             command.args(["-u", "root"]);
         }
-        let bed = Bed::serving(command, Asks::Records);
+        let bed = Bed::serving(command, RequestKind::Records);
         let filled = bed.pair.client.run(|| populate(&bed.config(Load::Closed)));
         filled.expect("entered").expect("filled");
         bed
     }
 
     /// A bed with a program that listens on [`PORT`].
-    pub fn serving(mut command: Command, asks: Asks) -> Bed {
+    pub fn serving(mut command: Command, asks: RequestKind) -> Bed {
         let all = usable_cpus();
         let cpus = [all[0], *all.last().expect("one")];
         let pair = Pair::new().expect("namespaces and a veth");

@@ -91,7 +91,7 @@ fn one_thread_of_a_context_finds_events_and_another_nothing() {
 
 #[test]
 fn a_timer_that_is_put_off_last_is_put_off_for_nobody() {
-    let why = fails_with(Race::PutOffLast, || two_waits(1, 0, false));
+    let why = fails_with(Race::TimerMovedLast, || two_waits(1, 0, false));
     assert!(why.contains("put off for nobody"), "{why}");
 }
 

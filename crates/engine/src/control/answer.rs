@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use napkin_core::{Counts, CpuId, NEVER, Owner};
 use napkin_nic::QueueCounts;
 use napkin_policy::{INSTANCE_KEYS, Policy};
-use napkin_stack::Fate;
+use napkin_stack::FrameOutcome;
 use serde_json::{Value, json};
 
 use super::error::{Code, Refusal};
@@ -253,7 +253,7 @@ fn fates(engine: &Engine, device: &str) -> Result<Value, Refusal> {
         ("frames", counters.frames.into()),
         ("delivered", counters.delivered().into()),
         ("answered", counters.answered().into()),
-        ("learned", counters.of(Fate::Learned).into()),
+        ("learned", counters.of(FrameOutcome::Learned).into()),
     ]);
     for (name, count) in counters.drops() {
         fates.insert(name.replace('_', "-"), count.into());
@@ -354,7 +354,7 @@ mod tests {
     #[test]
     fn no_fate_of_a_frame_is_left_out() {
         let counted = fates(&engine(), "syn0").expect("counters");
-        for fate in Fate::ALL.into_iter().filter(|fate| !fate.is_answer()) {
+        for fate in FrameOutcome::ALL.into_iter().filter(|fate| !fate.is_answer()) {
             assert_eq!(counted[fate.name().replace('_', "-")], 0, "{}", fate.name());
         }
         assert_eq!((&counted["frames"], &counted["answered"]), (&json!(0), &json!(0)));
@@ -382,7 +382,9 @@ mod tests {
             let mut listed: BTreeSet<&str> =
                 listed.flat_map(|(_, names)| names.iter().copied()).collect();
             if verb == "napi-get" {
-                listed.extend(INSTANCE_KEYS.iter().filter(|key| key.is_ours()).map(|it| it.name));
+                listed.extend(
+                    INSTANCE_KEYS.iter().filter(|key| key.is_napkin_only()).map(|it| it.name),
+                );
             }
             assert_eq!(held, listed, "{verb}");
         }

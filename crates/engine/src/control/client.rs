@@ -17,7 +17,7 @@ use super::message::{Answer, MAX_ANSWER, Reply, Request, VERSION};
 use super::path::{Running, directories, running};
 
 /// How long a client waits for an answer, connecting and asking included.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The reasons for which there is no answer.
 #[derive(Debug, Error)]
@@ -40,7 +40,7 @@ pub enum ClientError {
     },
     /// More than one was found.
     #[error("several engines run; choose one with {option}:{}", choices(running))]
-    Several {
+    SeveralEngines {
         /// The engines that were found.
         running: Vec<Running>,
         /// The option that chooses one, as in `--control`.
@@ -50,7 +50,7 @@ pub enum ClientError {
     #[error(
         "no engine is controlled over {path}: nothing listens there; see `napkin serve --help`"
     )]
-    Nobody {
+    NotListening {
         /// The control socket that was tried.
         path: PathBuf,
     },
@@ -65,7 +65,7 @@ pub enum ClientError {
         "the process that listens at {path} is uid {uid}, neither uid {} nor root: nothing was asked; to \
          control an engine of that user's, become that user", rustix::process::geteuid().as_raw()
     )]
-    Stranger {
+    ForeignUser {
         /// The control socket that was tried.
         path: PathBuf,
         /// The user id.
@@ -125,7 +125,7 @@ pub fn choose(named: Option<&Path>, option: &'static str) -> Result<PathBuf, Cli
         (Some(only), true) => Ok(only.path),
         (Some(last), false) => {
             running.push(last);
-            Err(ClientError::Several { running, option })
+            Err(ClientError::SeveralEngines { running, option })
         }
         (None, _) => Err(ClientError::NoEngine { looked: directories(), refused, option }),
     }
@@ -137,7 +137,7 @@ pub fn choose(named: Option<&Path>, option: &'static str) -> Result<PathBuf, Cli
 /// # Errors
 /// If there is no answer within ten seconds, or the request is refused.
 pub fn request(path: &Path, request: &Request) -> Result<Answer, ClientError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + REPLY_TIMEOUT;
     let (mut stream, peer) = connect(path)?;
     let broken = |source| ClientError::Broken { path: path.to_owned(), source };
     // A refusal may arrive, and the connection be closed, before the client has sent its request.
@@ -169,16 +169,16 @@ fn connect(path: &Path) -> Result<(UnixStream, Peer), ClientError> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .map_err(|errno| broken(errno.into()))?;
     // Also bounds the connect, which waits while the engine has no room for another connection.
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(PATIENCE))
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(REPLY_TIMEOUT))
         .map_err(|errno| broken(errno.into()))?;
     rustix::net::connect(&socket, &address).map_err(|errno| match errno {
-        Errno::CONNREFUSED | Errno::NOENT => ClientError::Nobody { path: path.to_owned() },
+        Errno::CONNREFUSED | Errno::NOENT => ClientError::NotListening { path: path.to_owned() },
         Errno::ACCESS | Errno::PERM => ClientError::Forbidden { path: path.to_owned() },
         errno => broken(errno.into()),
     })?;
     let peer = Peer::of(&socket).map_err(broken)?;
     if !peer.may_control() {
-        return Err(ClientError::Stranger { path: path.to_owned(), uid: peer.uid });
+        return Err(ClientError::ForeignUser { path: path.to_owned(), uid: peer.uid });
     }
     Ok((socket.into(), peer))
 }
@@ -215,7 +215,7 @@ fn left(deadline: Instant) -> std::io::Result<Duration> {
 }
 
 fn late() -> std::io::Error {
-    let what = format!("there was no answer within {} s", PATIENCE.as_secs());
+    let what = format!("there was no answer within {} s", REPLY_TIMEOUT.as_secs());
     std::io::Error::new(std::io::ErrorKind::TimedOut, what)
 }
 
@@ -228,7 +228,7 @@ mod tests {
     fn a_path_where_nobody_listens_says_so() {
         let path = std::env::temp_dir().join("napkin-nobody-here.sock");
         let answer = request(&path, &Request::new(Verb::DevGet));
-        assert!(matches!(answer, Err(ClientError::Nobody { .. })), "{answer:?}");
+        assert!(matches!(answer, Err(ClientError::NotListening { .. })), "{answer:?}");
     }
 
     #[test]
@@ -236,7 +236,7 @@ mod tests {
         for nonsense in ["HTTP/1.1 400\n", "{\"version\":9}\n", "{\"version\":1}\n"] {
             let (mut ours, mut theirs) = UnixStream::pair().unwrap();
             theirs.write_all(nonsense.as_bytes()).unwrap();
-            let line = read_line(&mut ours, Instant::now() + PATIENCE).unwrap();
+            let line = read_line(&mut ours, Instant::now() + REPLY_TIMEOUT).unwrap();
             let reply: Result<Reply, _> = serde_json::from_slice(&line);
             let usable =
                 reply.is_ok_and(|reply| reply.version == VERSION && reply.result.is_some());
@@ -260,7 +260,7 @@ mod tests {
     fn the_choices_are_listed() {
         let one = |name: &str, pid| Running { path: name.into(), pid };
         let running = vec![one("/run/a", Some(7)), one("/run/b", None)];
-        let text = ClientError::Several { running, option: "--engine SOCKET" }.to_string();
+        let text = ClientError::SeveralEngines { running, option: "--engine SOCKET" }.to_string();
         assert!(text.ends_with("--engine SOCKET:\n  /run/a  (process 7)\n  /run/b"), "{text}");
     }
 

@@ -22,15 +22,15 @@
 //! | `dev-set` | `ifindex` and the settings to change | nothing but warnings |
 //!
 //! `dev-set` is napkin's own: it writes all instances of a device, for which the kernel has files in sysfs. Also
-//! napkin's own are the settings that no Linux has ([`Key::is_ours`](napkin_policy::Key::is_ours)), `weight`, the
+//! napkin's own are the settings that no Linux has ([`Key::is_napkin_only`](napkin_policy::Key::is_napkin_only)), `weight`, the
 //! value `workqueue` of `threaded`, and in the answers what a kernel would not count or show (`polls`, `mac`,
 //! `gone` ...). `irq` is always absent: user space has no interrupt numbers. Times are in nanoseconds, as on the
 //! kernel's netlink.
 //!
 //! Only the owner may use the socket (mode 0600), and a peer of another user, root excepted, is refused. There are
-//! [`MAX_CLIENTS`] places. A connection keeps its place for at most [`PATIENCE`] without a request, or without
+//! [`MAX_CLIENTS`] places. A connection keeps its place for at most [`CLIENT_TIMEOUT`] without a request, or without
 //! taking its answer. One that goes on sending requests keeps it for as long as it does; but if all places are
-//! taken and another connection waits, the oldest one is closed once it has had its [`TURN`]. So no client can keep
+//! taken and another connection waits, the oldest one is closed once it has had its [`MIN_SESSION`]. So no client can keep
 //! others out, and no peer can make the engine buffer more than a line.
 //!
 //! `warnings`, in an answer, are sentences: after a set, about settings now in force that do not have the effect
@@ -53,5 +53,5 @@ pub use error::{Code, ControlError, Refusal};
 pub use message::{Answer, MAX_ANSWER, MAX_LINE, Record, Reply, Request, VERSION};
 pub use path::{Running, default_path};
 pub use request::Kind;
-pub use server::{Control, MAX_CLIENTS, PATIENCE, TURN};
+pub use server::{CLIENT_TIMEOUT, Control, MAX_CLIENTS, MIN_SESSION};
 pub use verb::Verb;

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use napkin_policy::text::quoted;
-use napkin_policy::{INSTANCE_KEYS, Key, Takes, nearest};
+use napkin_policy::{INSTANCE_KEYS, Key, ValueKind, nearest};
 use serde_json::{Map, Value};
 
 use super::error::{Code, Refusal};
@@ -163,11 +163,11 @@ impl Attributes<'_> {
         match key.takes {
             takes if takes.is_switch() => self.switch(key.name),
             // By number, as on the kernel's netlink, or by name.
-            Takes::Choice(words) if !self.0.get(key.name).is_some_and(Value::is_number) => {
+            ValueKind::Choice(words) if !self.0.get(key.name).is_some_and(Value::is_number) => {
                 Ok(self.word(key.name, words)?.map(|place| place as u64))
             }
-            Takes::Choice(_) => self.number(key.name, 0, key.takes.max()),
-            Takes::Count { .. } | Takes::Time => self.number(key.name, 0, u64::MAX),
+            ValueKind::Choice(_) => self.number(key.name, 0, key.takes.max()),
+            ValueKind::Count { .. } | ValueKind::Time => self.number(key.name, 0, u64::MAX),
         }
     }
 

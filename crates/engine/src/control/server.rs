@@ -26,15 +26,15 @@ use super::request::{self, ParseError};
 use crate::Engine;
 
 /// The number of clients that are served at a time. One more waits, and takes the place of the oldest once that has
-/// had its [`TURN`].
+/// had its [`MIN_SESSION`].
 pub const MAX_CLIENTS: usize = 32;
 
 /// Time that a client may take for a request, and then for its answer.
-pub const PATIENCE: Duration = Duration::from_secs(2);
+pub const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time that a client keeps its place while others wait for one. Enough for a request and its answer; without it,
 /// many clients that come at once would push each other out before they are served.
-pub const TURN: Duration = Duration::from_millis(500);
+pub const MIN_SESSION: Duration = Duration::from_millis(500);
 
 /// Time without accepting connections after the operating system had no descriptor for one.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -149,7 +149,7 @@ impl Server {
     /// When the oldest client's turn ends, if all places are taken.
     fn full_until(&self) -> Option<Instant> {
         let oldest = self.clients.first().filter(|_| self.clients.len() >= MAX_CLIENTS);
-        oldest.map(|client| client.connected_at + TURN)
+        oldest.map(|client| client.connected_at + MIN_SESSION)
     }
 
     fn accept(&mut self, now: Instant) {
@@ -200,7 +200,7 @@ impl Client {
             output: Vec::new(),
             sent: 0,
             connected_at: now,
-            deadline: now + PATIENCE,
+            deadline: now + CLIENT_TIMEOUT,
             last: false,
             closing: false,
         };
@@ -259,7 +259,7 @@ impl Client {
             Err(ParseError::Refused(refusal)) => self.output = Reply::line(Err(refusal)),
             Err(ParseError::Malformed(refusal)) => self.dismiss(refusal),
         }
-        self.deadline = now + PATIENCE;
+        self.deadline = now + CLIENT_TIMEOUT;
     }
 
     /// Answers with a refusal, after which the connection is closed.

@@ -1,17 +1,17 @@
 //! A setting on the wire: a word as a string, `off` and `on` as booleans, counts and nanoseconds as numbers. The
 //! settings are those in the table of a policy's keys.
 
-use napkin_policy::{Key, Takes};
+use napkin_policy::{Key, ValueKind};
 use serde_json::Value;
 
 /// Converts a key's value to its form in a request or an answer.
 pub fn to_json(key: &Key, value: u64) -> Value {
     match key.takes {
         takes if takes.is_switch() => (value != 0).into(),
-        Takes::Choice(words) => {
+        ValueKind::Choice(words) => {
             usize::try_from(value).ok().and_then(|place| words.get(place)).copied().into()
         }
-        Takes::Count { .. } | Takes::Time => value.into(),
+        ValueKind::Count { .. } | ValueKind::Time => value.into(),
     }
 }
 
@@ -19,7 +19,7 @@ pub fn to_json(key: &Key, value: u64) -> Value {
 pub fn from_json(key: &Key, value: Option<&Value>) -> Option<u64> {
     match (key.takes, value?) {
         (takes, Value::Bool(on)) if takes.is_switch() => Some(u64::from(*on)),
-        (Takes::Choice(words), Value::String(word)) => {
+        (ValueKind::Choice(words), Value::String(word)) => {
             words.iter().position(|it| it == word).map(|place| place as u64)
         }
         (_, value) => value.as_u64().filter(|value| key.check(*value).is_ok()),

@@ -43,7 +43,7 @@ impl Keeper {
         }
         let again = self.options.look;
         problems.extend(self.refusals.leave(&wishes, &at, &mut assignment, again));
-        let held = match self.held.iter().position(|held| held.is(&at)) {
+        let held = match self.held.iter().position(|held| held.is_same_device(&at)) {
             Some(place) => {
                 self.watch.track(ifindex);
                 place

@@ -28,7 +28,7 @@ use super::layout::{Layout, Settings, Softirq, Timer};
 use super::table::{BACKLOGS, NETNS_SHIFT, Shape, polled, row};
 use napkin_bpf::assemble::Register::{FP, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9};
 use napkin_bpf::assemble::Width::{Double, Word};
-use napkin_bpf::assemble::{AssembleError, Assembler, Helper, Label, Register, When};
+use napkin_bpf::assemble::{AssembleError, Assembler, Condition, Helper, Label, Register};
 
 /// The table and the map of the programs, and the namespace to be counted.
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +52,7 @@ pub(super) fn poll(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError
     program.load(Double, R8, R1, 16);
     program.copy_word(R7, R7);
     program.copy_word(R8, R8);
-    program.jump_if(R8, When::Equal, 0, end);
+    program.jump_if(R8, Condition::Equal, 0, end);
     find_row(&mut program, layout, maps, end);
 
     let (softirq, thread, application, counted) =
@@ -62,27 +62,27 @@ pub(super) fn poll(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError
     program.load(Double, R4, R6, layout.napi.thread);
     program.load(Double, R5, R6, layout.napi.state);
     program.load(Word, R3, R9, row::SESSION);
-    program.jump_if(R4, When::NotEqual, 0, doubtful);
-    program.jump_if(R5, When::AnyBit, layout.napi.in_busy_poll, doubtful);
-    program.jump_if(R3, When::Equal, 0, softirq);
+    program.jump_if(R4, Condition::NotEqual, 0, doubtful);
+    program.jump_if(R5, Condition::AnyBit, layout.napi.in_busy_poll, doubtful);
+    program.jump_if(R3, Condition::Equal, 0, softirq);
     program.place(doubtful);
     if let Some(marks) = maps.in_softirq {
         let unknown = program.label();
         look_up_single(&mut program, marks);
-        program.jump_if(R0, When::Equal, 0, unknown);
+        program.jump_if(R0, Condition::Equal, 0, unknown);
         program.load(Double, R1, R0, 0);
-        program.jump_if(R1, When::NotEqual, 0, softirq);
+        program.jump_if(R1, Condition::NotEqual, 0, softirq);
         program.place(unknown);
     }
     program.call(Helper::GetCurrentTaskBtf);
     program.load(Double, R1, R6, layout.napi.thread);
-    program.jump_if_registers(R0, When::Equal, R1, thread);
+    program.jump_if_registers(R0, Condition::Equal, R1, thread);
     program.load(Word, R2, R0, layout.pid);
     program.load(Double, R1, R6, layout.napi.state);
-    program.jump_if(R1, When::AnyBit, layout.napi.in_busy_poll, application);
-    program.jump_if(R2, When::Equal, 0, softirq);
+    program.jump_if(R1, Condition::AnyBit, layout.napi.in_busy_poll, application);
+    program.jump_if(R2, Condition::Equal, 0, softirq);
     program.load(Word, R1, R9, row::SESSION);
-    program.jump_if_registers(R1, When::NotEqual, R2, softirq);
+    program.jump_if_registers(R1, Condition::NotEqual, R2, softirq);
     program.set(R2, 0);
     program.place(application);
     program.store(Word, R9, row::SESSION, R2);
@@ -98,9 +98,9 @@ pub(super) fn poll(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError
     program.add_register(R3, R9);
     program.set(R1, 1);
     let (empty, full, placed) = (program.label(), program.label(), program.label());
-    program.jump_if(R7, When::Equal, 0, empty);
+    program.jump_if(R7, Condition::Equal, 0, empty);
     program.atomic_add(R3, polled::PACKETS, R7);
-    program.jump_if_registers(R7, When::GreaterOrEqual, R8, full);
+    program.jump_if_registers(R7, Condition::GreaterOrEqual, R8, full);
     program.atomic_add(R3, polled::PARTIAL, R1);
     program.jump(placed);
     program.place(full);
@@ -141,7 +141,7 @@ pub(super) fn fire(layout: &Layout, timer: &Timer, maps: Maps) -> Result<Vec<u8>
     increment(&mut program, row::WATCHDOGS);
     // A suspension's timer expired: the application did not wait again in time.
     program.load(Double, R1, R9, row::SUSPENDED);
-    program.jump_if(R1, When::Equal, 0, end);
+    program.jump_if(R1, Condition::Equal, 0, end);
     program.store_constant(Double, R9, row::SUSPENDED, 0);
     increment(&mut program, row::EXPIRIES);
     finish(program, end)
@@ -153,9 +153,9 @@ pub(super) fn mark(softirq: &Softirq, marks: i32, value: bool) -> Result<Vec<u8>
     let end = program.label();
     program.load(Double, R1, R1, 0);
     program.copy_word(R1, R1);
-    program.jump_if(R1, When::NotEqual, softirq.net_rx, end);
+    program.jump_if(R1, Condition::NotEqual, softirq.net_rx, end);
     look_up_single(&mut program, marks);
-    program.jump_if(R0, When::Equal, 0, end);
+    program.jump_if(R0, Condition::Equal, 0, end);
     program.store_constant(Double, R0, 0, value.into());
     finish(program, end)
 }
@@ -167,14 +167,14 @@ fn count_arming(program: &mut Assembler, settings: &Settings) {
     let (flush, deferral, counted) = (program.label(), program.label(), program.label());
     program.store_constant(Double, R9, row::SUSPENDED, 0);
     program.load(Word, R1, R6, settings.defer_hard_irqs);
-    program.jump_if(R1, When::Equal, 0, flush);
+    program.jump_if(R1, Condition::Equal, 0, flush);
     program.load(Double, R1, R6, settings.irq_suspend_timeout);
-    program.jump_if(R1, When::Equal, 0, deferral);
+    program.jump_if(R1, Condition::Equal, 0, deferral);
     program.call(Helper::KtimeGetNs);
     program.load(Double, R1, R6, settings.expires);
     program.subtract(R1, R0);
     program.load(Double, R2, R6, settings.gro_flush_timeout);
-    program.jump_if_registers(R1, When::LessOrEqual, R2, deferral);
+    program.jump_if_registers(R1, Condition::LessOrEqual, R2, deferral);
     increment(program, row::SUSPENSIONS);
     program.store_constant(Double, R9, row::SUSPENDED, 1);
     program.jump(counted);
@@ -190,7 +190,7 @@ fn count_arming(program: &mut Assembler, settings: &Settings) {
 fn skip_others(program: &mut Assembler, timer: &Timer, end: Label) {
     program.load(Double, R1, R6, timer.function);
     program.set_address(R2, timer.napi_watchdog);
-    program.jump_if_registers(R1, When::NotEqual, R2, end);
+    program.jump_if_registers(R1, Condition::NotEqual, R2, end);
 }
 
 /// Turns R6 from a timer into the instance that contains it.
@@ -210,16 +210,16 @@ fn find_row(program: &mut Assembler, layout: &Layout, maps: Maps, end: Label) {
         (program.label(), program.label(), program.label(), program.label());
     program.load(Word, R5, R6, layout.napi.napi_id);
     first_row(program, table, R5);
-    program.jump_if(R5, When::Equal, 0, unknown);
+    program.jump_if(R5, Condition::Equal, 0, unknown);
     program.load(Double, R1, R9, row::NAME);
-    program.jump_if_registers(R1, When::Equal, R5, found);
+    program.jump_if_registers(R1, Condition::Equal, R5, found);
 
     program.place(unknown);
     program.load(Double, R1, R6, layout.napi.dev);
     program.set(R3, 0);
     program.set(R4, 0);
     let device = program.label();
-    program.jump_if(R1, When::NotEqual, 0, device);
+    program.jump_if(R1, Condition::NotEqual, 0, device);
     // The backlogs of the CPUs have no device.
     match maps.namespace {
         Some(_) => program.jump(end),
@@ -235,9 +235,9 @@ fn find_row(program: &mut Assembler, layout: &Layout, maps: Maps, end: Label) {
     if let Some(namespace) = maps.namespace {
         program.set(R1, namespace.cast_signed());
         program.copy_word(R1, R1);
-        program.jump_if_registers(R1, When::NotEqual, R3, end);
+        program.jump_if_registers(R1, Condition::NotEqual, R3, end);
     }
-    program.jump_if(R5, When::NotEqual, 0, named);
+    program.jump_if(R5, Condition::NotEqual, 0, named);
     program.copy(R5, R3);
     program.shift_left(R5, NETNS_SHIFT);
     program.add_register(R5, R4);
@@ -254,16 +254,16 @@ fn take_row(program: &mut Assembler, layout: &Layout, table: Shape, found: Label
     let taken = program.label();
     for _ in 0..table.rows_per_name {
         program.load(Double, R1, R9, row::NAME);
-        program.jump_if_registers(R1, When::Equal, R5, found);
+        program.jump_if_registers(R1, Condition::Equal, R5, found);
         program.add(R9, row::LEN.into());
     }
     program.add(R9, -i32::from(row::LEN) * table.rows_per_name.cast_signed());
     for _ in 0..table.rows_per_name {
         program.set(R0, 0);
         program.atomic_compare_exchange(R9, row::NAME, R5);
-        program.jump_if(R0, When::Equal, 0, taken);
+        program.jump_if(R0, Condition::Equal, 0, taken);
         // Another CPU has taken it for the same instance in between.
-        program.jump_if_registers(R0, When::Equal, R5, found);
+        program.jump_if_registers(R0, Condition::Equal, R5, found);
         program.add(R9, row::LEN.into());
     }
     program.set_map_value(R1, table.descriptor);
@@ -279,7 +279,7 @@ fn take_row(program: &mut Assembler, layout: &Layout, table: Shape, found: Label
         // The driver sets the pointer to the settings before the instance has an id, or never.
         program.load(Double, R1, R6, config);
         program.store_constant(Double, R9, row::KEEPS, row::KEPT);
-        program.jump_if(R1, When::NotEqual, 0, found);
+        program.jump_if(R1, Condition::NotEqual, 0, found);
         program.store_constant(Double, R9, row::KEEPS, row::NOT_KEPT);
     }
 }

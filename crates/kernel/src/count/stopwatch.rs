@@ -17,7 +17,7 @@ use super::error::{CountError, may_count, read_error, table_error};
 use super::layout::{Absent, Layout};
 use napkin_bpf::assemble::Register::{FP, R0, R1, R2, R6, R7, R8};
 use napkin_bpf::assemble::Width::{Double, Word};
-use napkin_bpf::assemble::{AssembleError, Assembler, Helper, When};
+use napkin_bpf::assemble::{AssembleError, Assembler, Condition, Helper};
 use napkin_bpf::{Map, MapKind};
 
 /// Records per CPU: a power of two.
@@ -208,7 +208,7 @@ impl KernelTypes {
         for (id, number) in functions {
             let other = program.label();
             program.set_address(R2, id);
-            program.jump_if_registers(R8, When::NotEqual, R2, other);
+            program.jump_if_registers(R8, Condition::NotEqual, R2, other);
             program.set(R7, number);
             program.jump(end);
             program.place(other);
@@ -229,11 +229,11 @@ impl KernelTypes {
         program.copy(R2, FP);
         program.add(R2, CPU.into());
         program.call(Helper::MapLookupElem);
-        program.jump_if(R0, When::Equal, 0, end);
+        program.jump_if(R0, Condition::Equal, 0, end);
         // Atomic, because an interrupt in between takes the next place.
         program.set(R1, 1);
         program.atomic_fetch_add(R0, 0, R1);
-        program.jump_if(R1, When::GreaterOrEqual, ROOM.cast_signed(), end);
+        program.jump_if(R1, Condition::GreaterOrEqual, ROOM.cast_signed(), end);
         program.load(Word, R2, FP, CPU);
         program.shift_left(R2, ROOM_BITS);
         program.add_register(R2, R1);
@@ -242,7 +242,7 @@ impl KernelTypes {
         program.copy(R2, FP);
         program.add(R2, PLACE.into());
         program.call(Helper::MapLookupElem);
-        program.jump_if(R0, When::Equal, 0, end);
+        program.jump_if(R0, Condition::Equal, 0, end);
         program.copy(R8, R0);
         program.store_constant(Word, R8, 8, point as i32);
         program.store(Word, R8, 12, R7);

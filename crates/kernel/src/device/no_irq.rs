@@ -21,7 +21,7 @@ pub enum NoIrq {
         irq: u32,
     },
     /// The driver does not report it.
-    Untold {
+    Unreported {
         /// The driver's name, if known.
         driver: Option<String>,
     },
@@ -34,10 +34,10 @@ impl fmt::Display for NoIrq {
             NoIrq::Shared { irq } => {
                 write!(f, "its queues share interrupt {irq}, which is no instance's alone")
             }
-            NoIrq::Untold { driver: Some(driver) } => {
+            NoIrq::Unreported { driver: Some(driver) } => {
                 write!(f, "its driver ({driver}) does not tell which interrupts are its queues'")
             }
-            NoIrq::Untold { driver: None } => {
+            NoIrq::Unreported { driver: None } => {
                 f.write_str("its driver does not tell which interrupts are its queues'")
             }
         }
@@ -63,7 +63,7 @@ impl NoIrqs {
         let driver = device.driver.as_deref();
         let Some(sysfs) = self.sysfs.get_or_init(open) else {
             // Without sysfs the reason cannot be found out.
-            return Some(NoIrq::Untold { driver: driver.map(str::to_owned) });
+            return Some(NoIrq::Unreported { driver: driver.map(str::to_owned) });
         };
         let interrupts = || self.interrupts.get_or_init(|| Interrupts::read().unwrap_or_default());
         Some(no_irq(driver, sysfs.hardware(&device.ifname).as_deref(), interrupts))
@@ -84,7 +84,7 @@ fn no_irq<'a>(
             return NoIrq::Shared { irq: *irq };
         }
     }
-    NoIrq::Untold { driver: driver.map(str::to_owned) }
+    NoIrq::Unreported { driver: driver.map(str::to_owned) }
 }
 
 #[cfg(test)]

@@ -27,5 +27,5 @@ mod socket;
 pub use error::NetlinkError;
 pub use ethtool::{Channels, Coalescing, Ethtool, GRO, GSO, Rings, TSO};
 pub use netdev::{Ability, DevRecord, NapiRecord, Netdev, Operation, QueueKind, QueueRecord};
-pub use notice::{Notices, Taken};
+pub use notice::{NoticeBatch, Notices};
 pub use route::{AddressRecord, LinkRecord, Route, VethConfig};

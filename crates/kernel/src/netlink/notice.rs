@@ -54,7 +54,7 @@ pub struct Notices {
 
 /// The notices that [`Notices::take`] has read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Taken {
+pub struct NoticeBatch {
     /// Whether there was any notice.
     pub came: bool,
     /// Links that have left this network namespace, in order: the ifindex, and whether the link was
@@ -105,7 +105,7 @@ impl Notices {
     }
 
     /// Reads all queued notices.
-    pub fn take(&mut self) -> Taken {
+    pub fn take(&mut self) -> NoticeBatch {
         let mut taken = self.take_links();
         for socket in &self.others {
             for _ in 0..MAX_NOTICES {
@@ -129,8 +129,8 @@ impl Notices {
 
     /// Reads the queued link notices. After a loss, the kernel first returns `ENOBUFS`, then the notices from
     /// before the loss, and queues no others until these have been read.
-    fn take_links(&mut self) -> Taken {
-        let mut taken = Taken { lost: self.may_have_unread, ..Taken::default() };
+    fn take_links(&mut self) -> NoticeBatch {
+        let mut taken = NoticeBatch { lost: self.may_have_unread, ..NoticeBatch::default() };
         self.may_have_unread = true;
         for _ in 0..MAX_NOTICES {
             self.buffer.clear();
@@ -163,7 +163,7 @@ impl Notices {
     }
 }
 
-/// Parses the links that have left from one datagram, which holds any number of messages: as [`Taken::left`].
+/// Parses the links that have left from one datagram, which holds any number of messages: as [`NoticeBatch::left`].
 pub(super) fn departures(mut rest: &[u8]) -> Result<Vec<(u32, bool)>, Malformed> {
     let mut left = Vec::new();
     while !rest.is_empty() {

@@ -34,7 +34,7 @@ pub use epoll::{Member, Members, Params};
 pub use error::ProcessError;
 pub use handle::{Descendants, descendants_of};
 pub use handle::{Process, all};
-pub use owners::{Owner, Owners, Unseen, owners};
+pub use owners::{Inaccessible, Owner, Owners, owners};
 pub use ready::Ready;
 pub use socket::{Socket, SocketOptions};
 pub use wait::{Receive, Timeout, Wait, Waits};

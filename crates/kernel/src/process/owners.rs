@@ -25,9 +25,9 @@ pub struct Owner {
 /// Processes that could not be read, by id and name: `CAP_SYS_PTRACE` or `CAP_DAC_READ_SEARCH` is missing, or the
 /// process is not accessible even with these.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Unseen(pub Vec<(i32, String)>);
+pub struct Inaccessible(pub Vec<(i32, String)>);
 
-impl Unseen {
+impl Inaccessible {
     /// The number of processes.
     pub fn len(&self) -> usize {
         self.0.len()
@@ -39,7 +39,7 @@ impl Unseen {
     }
 }
 
-impl fmt::Display for Unseen {
+impl fmt::Display for Inaccessible {
     /// Formats the count and the first names: `1 process (memcached[812])`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const NAMED: usize = 3;
@@ -59,7 +59,7 @@ pub struct Owners {
     /// The owners by NAPI id, those with the most sockets first.
     pub by_napi_id: BTreeMap<u32, Vec<Owner>>,
     /// The processes that could not be read for lack of a capability.
-    pub denied: Unseen,
+    pub denied: Inaccessible,
     /// Processes of which not all sockets were read: they have more descriptors than the limit, some cannot be
     /// duplicated, or napkin has reached its own limit of open files.
     pub cut: Vec<i32>,
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn whoever_could_not_be_looked_at_is_named() {
-        let mut unseen = Unseen(vec![(812, "memcached".into())]);
+        let mut unseen = Inaccessible(vec![(812, "memcached".into())]);
         assert_eq!(unseen.to_string(), "1 process (memcached[812])");
         unseen.0.extend([(1, "init".into()), (2, "b".into()), (3, "c".into())]);
         assert_eq!(unseen.to_string(), "4 processes (memcached[812], init[1], b[2] ...)");

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use napkin_os::sched::{Class, left_of};
+use napkin_os::sched::{Class, still_available};
 
 use super::backend::{Backend, Snapshot, Target, Whereabouts};
 use super::error::BackendError;
 use crate::place::{COMPARED, Instance, Place, ThreadId, Value};
 use crate::support::tests::linux;
 use napkin_kernel::device::{Device, DeviceError, Napi};
-use napkin_kernel::probe::{Kernel, Way};
+use napkin_kernel::probe::{Interface, Kernel};
 use napkin_kernel::settings::{Setting, Settings};
 use napkin_os::rights::Right;
 
@@ -84,7 +84,7 @@ impl Fake {
         let ifname = ifname.to_owned();
         self.devices.push(Device { ifindex, ifname, driver: Some("fake".into()), up: true, napis });
         for setting in Setting::ALL {
-            if matches!(self.kernel.way(setting), Some(Way::Device { .. })) {
+            if matches!(self.kernel.way(setting), Some(Interface::Device { .. })) {
                 self.of_device.insert((ifindex, setting), 0);
             }
         }
@@ -181,7 +181,7 @@ impl Fake {
             values.insert(Place::Napi(it.clone(), setting), value);
         }
         let cpus = |cpus: &Option<Vec<usize>>| cpus.as_deref().map(Value::cpus);
-        let on = napi.thread_cpus.as_ref().map(|cpus| left_of(cpus, &self.on()));
+        let on = napi.thread_cpus.as_ref().map(|cpus| still_available(cpus, &self.on()));
         let thread = cpus(&on).map(|value| (Place::ThreadCpus(it.clone()), value));
         let class = napi.thread_class.map(Value::Class);
         let class = class.map(|value| (Place::ThreadClass(it.clone()), value));
@@ -338,7 +338,7 @@ impl Backend for Fake {
     ) -> Result<(), BackendError> {
         match (place, value) {
             (Place::ThreadCpus(_), Value::Cpus(cpus)) => {
-                let on = Value::Cpus(left_of(cpus, &self.on()));
+                let on = Value::Cpus(still_available(cpus, &self.on()));
                 self.write(at, place, &on)
             }
             (place, value) => self.write(at, place, value),

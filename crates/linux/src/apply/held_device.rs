@@ -71,7 +71,7 @@ impl HeldDevice {
 
     /// Whether `at` is the same device, and not another one with the same index. Where sysfs does not reveal
     /// the identity, now or when it was locked, the index decides.
-    pub fn is(&self, at: &Snapshot) -> bool {
+    pub fn is_same_device(&self, at: &Snapshot) -> bool {
         let same = self.identity.zip(at.identity).is_none_or(|(held, there)| held == there);
         self.ifindex == at.device.ifindex && same
     }
@@ -79,7 +79,7 @@ impl HeldDevice {
     /// Whether it is still there; no answer from the kernel does not count as gone.
     pub fn is_here<W: Backend>(&self, backend: &mut W) -> bool {
         match backend.look(Target::Index(self.ifindex)) {
-            Ok(at) => self.is(&at),
+            Ok(at) => self.is_same_device(&at),
             Err(error) => !error.is_absent(),
         }
     }
@@ -129,7 +129,7 @@ impl HeldDevice {
         kept: &mut Kept,
     ) -> Result<bool, ApplyError> {
         let at = backend.look(Target::Index(self.ifindex))?;
-        if !self.is(&at) {
+        if !self.is_same_device(&at) {
             // Its lock and its journal are not those of this device.
             return Err(BackendError::absent(self.ifname.clone()).into());
         }

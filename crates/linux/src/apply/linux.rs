@@ -10,7 +10,7 @@ use crate::place::{Instance, Place, ThreadId, Value};
 use napkin_kernel::device::{self, Device, DeviceError, Napi};
 use napkin_kernel::namespace::Namespace;
 use napkin_kernel::netlink::{LinkRecord, Netdev, NetlinkError, Route};
-use napkin_kernel::probe::{Can, Kernel, Way};
+use napkin_kernel::probe::{Interface, Kernel, KernelSupport};
 use napkin_kernel::settings::Setting;
 use napkin_kernel::sysfs::{DeviceFile, Sysfs, SysfsError, online_cpus};
 use napkin_os::procfs::irq;
@@ -40,7 +40,8 @@ impl Linux {
     /// If netlink is not available.
     pub fn open() -> Result<Linux, BackendError> {
         let kernel = Kernel::probe();
-        let netdev = if kernel.instances == Can::No { None } else { Some(Netdev::open()?) };
+        let netdev =
+            if kernel.instances == KernelSupport::No { None } else { Some(Netdev::open()?) };
         Ok(Linux { kernel, netdev, route: Route::open()? })
     }
 
@@ -143,7 +144,7 @@ impl Backend for Linux {
             }
         }
         let by_sysfs =
-            |setting: &Setting| matches!(self.kernel.way(*setting), Some(Way::Device { .. }));
+            |setting: &Setting| matches!(self.kernel.way(*setting), Some(Interface::Device { .. }));
         let of_device: Vec<Setting> = Setting::ALL.into_iter().filter(by_sysfs).collect();
         if !of_device.is_empty() {
             let (sysfs, ifname) = self.sysfs(device.ifindex)?;

@@ -44,7 +44,7 @@ pub use lifeline::{Lifeline, can_delay, lifelines};
 pub use linux::{Linux, links_and_sysfs};
 pub use neighbours::{Neighbours, neighbours};
 pub use plan::{Options, Plan, Wanted, changes, in_order, plan, wanted};
-pub use restore::{RestoreOptions, restore, restore_left};
+pub use restore::{RestoreOptions, restore, restore_leftovers};
 pub use restored::{DeviceRestored, Failed, OtherJournal, ProcessRestored, Restoration};
 pub(crate) use suspension::held_by_others;
 pub use suspension::{Suspension, end_suspension, give_back};

@@ -15,7 +15,7 @@ use super::suspension::is_off;
 use crate::place::{Change, Instance, Place, Value};
 use crate::support::{self, Scope, Warning};
 use napkin_kernel::device::Napi;
-use napkin_kernel::probe::{Can, Kernel, Way};
+use napkin_kernel::probe::{Interface, Kernel, KernelSupport};
 use napkin_kernel::settings::{Setting, Settings};
 
 /// The options of applying a policy.
@@ -146,10 +146,10 @@ pub fn wanted(
         match kernel.way(setting) {
             // On a kernel without it the setting is off, and `check` has refused any other value.
             None => {}
-            Some(Way::Napi { .. }) => wishes.extend(
+            Some(Interface::Napi { .. }) => wishes.extend(
                 instances.iter().map(|(it, _)| (Place::Napi(it.clone(), setting), value.clone())),
             ),
-            Some(Way::Device { .. }) => {
+            Some(Interface::Device { .. }) => {
                 let place = Place::Device(setting);
                 if options.queue.is_some() && at.values.get(&place) != Some(&value) {
                     return Err(PlanError::QueueAlone {
@@ -238,7 +238,7 @@ fn check_options(
         ("--cpus", !options.cpus.is_empty()),
         ("--rt", options.rt.is_some()),
     ];
-    if kernel.instances == Can::No {
+    if kernel.instances == KernelSupport::No {
         return match of_instances.into_iter().find(|(_, given)| *given) {
             Some((option, _)) => {
                 Err(PlanError::NoInstances { option, release: kernel.release.clone() })

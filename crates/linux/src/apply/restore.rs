@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 pub use self::options::RestoreOptions;
-pub use self::process::restore_left;
+pub use self::process::restore_leftovers;
 use self::process::restore_process;
 use super::backend::{Backend, Snapshot, Target, Whereabouts};
 use super::error::{ApplyError, BackendError};

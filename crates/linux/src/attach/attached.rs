@@ -139,7 +139,7 @@ impl Attached {
     ///
     /// # Errors
     /// If it has ended.
-    pub(super) fn look(
+    pub(super) fn scan(
         &mut self,
         plan: &Plan,
         others: &BTreeMap<i32, Attached>,

@@ -66,7 +66,7 @@ impl<R: Recorder> std::fmt::Debug for Attachment<R> {
 
 /// The result of a scan.
 #[derive(Debug)]
-pub struct Look {
+pub struct Scan {
     /// Events in order.
     pub events: Vec<Event>,
     /// The time to wait before the next scan.
@@ -162,12 +162,12 @@ impl<R: Recorder> Attachment<R> {
     }
 
     /// Whether a process is attached, and was alive at the last scan.
-    pub fn holds(&self, pid: i32) -> bool {
+    pub fn contains(&self, pid: i32) -> bool {
         self.tree.contains_key(&pid)
     }
 
     /// Scans all processes once, and sets whatever differs from the plan.
-    pub fn look(&mut self) -> Look {
+    pub fn scan(&mut self) -> Scan {
         let before = cpu_time();
         let mut events = Vec::new();
         self.remove_ended(&mut events);
@@ -183,7 +183,7 @@ impl<R: Recorder> Attachment<R> {
         for pid in &pids {
             // Removed from the map, so that it can be compared with the others.
             let Some(mut attached) = self.tree.remove(pid) else { continue };
-            let looked = attached.look(
+            let looked = attached.scan(
                 &self.plan,
                 &self.tree,
                 &mut self.shared,
@@ -206,7 +206,7 @@ impl<R: Recorder> Attachment<R> {
             )
         });
         let wait = self.pace.next(Instant::now(), cost, changed);
-        Look { events, wait, cost }
+        Scan { events, wait, cost }
     }
 
     /// Scans for threads to pin repeatedly until `done` returns true, for at most `time`. At each scan some

@@ -23,7 +23,7 @@ mod witness;
 
 pub(crate) use attached::MAX_DESCRIPTORS;
 pub(crate) use attachment::cpu_time;
-pub use attachment::{Attachment, Look};
+pub use attachment::{Attachment, Scan};
 pub use event::{Detail, Event, EventKind, Lines};
 pub(crate) use inherited::restore_inherited;
 pub(crate) use inherited_cpus::{Pins, known as known_threads};

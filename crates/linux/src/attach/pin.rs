@@ -192,7 +192,7 @@ impl Attached {
             _ => match pins.before(&lineage(&self.process), thread_start_time, &now) {
                 // Inherited from a pinned thread.
                 Some(before) => before.to_vec(),
-                None => napkin_os::sched::own_cpus(tid).unwrap_or(now),
+                None => napkin_os::sched::cpus_to_restore(tid).unwrap_or(now),
             },
         };
         let what = with(old, Some(ticks_now()));

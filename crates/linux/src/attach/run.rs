@@ -92,7 +92,7 @@ pub enum Ended {
 /// Passes on signals that reached only this process, and returns how the program itself ended. Puts nothing
 /// back: the settings ended with the processes.
 ///
-/// `signals` are [`Signals::PASSED`]; block them before changing anything that has to be put back afterwards.
+/// `signals` are [`Signals::FORWARDED`]; block them before changing anything that has to be put back afterwards.
 /// While the program runs, this process is a subreaper: a daemon whose parent ended becomes its child. It
 /// must have no other children.
 ///
@@ -122,7 +122,7 @@ pub fn run<R: Recorder>(
     let mut next = Instant::now();
     loop {
         if Instant::now() >= next {
-            let look = attachment.look();
+            let look = attachment.scan();
             look.events.iter().for_each(|event| tell(RunEvent::Event(event)));
             next = Instant::now() + look.wait;
         }
@@ -131,7 +131,7 @@ pub fn run<R: Recorder>(
             Children::Some if exit.is_some() && !reported_remaining => {
                 reported_remaining = true;
                 // Scan again, so that processes that have ended since are not counted.
-                let look = attachment.look();
+                let look = attachment.scan();
                 look.events.iter().for_each(|event| tell(RunEvent::Event(event)));
                 next = Instant::now() + look.wait;
                 if attachment.processes() > 0 {
@@ -152,7 +152,7 @@ pub fn run<R: Recorder>(
             pass_on(came, reached, program, exit.is_some(), attachment);
         }
     }
-    let look = attachment.look();
+    let look = attachment.scan();
     look.events.iter().for_each(|event| tell(RunEvent::Event(event)));
     exit.ok_or_else(|| RunError::System {
         what: "waiting for the program",
@@ -161,7 +161,7 @@ pub fn run<R: Recorder>(
 }
 
 /// Keeps the added processes under a policy until they end, the time limit passes, or a signal asks for the
-/// end. Puts nothing back. `signals` are those of [`Signals::block_ends_and_stop`]: a stop signal does not
+/// end. Puts nothing back. `signals` are those of [`Signals::block_termination_and_stop`]: a stop signal does not
 /// end the run; `stopped` is called for the first one.
 pub fn keep<R: Recorder>(
     attachment: &mut Attachment<R>,
@@ -173,7 +173,7 @@ pub fn keep<R: Recorder>(
     let mut reported_stop = false;
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     loop {
-        let look = attachment.look();
+        let look = attachment.scan();
         look.events.iter().for_each(&mut *tell);
         if attachment.processes() == 0 {
             return Ended::Processes;

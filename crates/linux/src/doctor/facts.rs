@@ -11,7 +11,7 @@ use napkin_policy::{EpollPolicy, Policy, Threaded};
 use super::fix::Fix;
 use crate::journal::Holder;
 use napkin_kernel::device::{Device, Napi};
-use napkin_kernel::process::{Ready, Unseen};
+use napkin_kernel::process::{Inaccessible, Ready};
 
 /// An observed value, or what was missing to observe it: a privilege by its name, a file that this kernel
 /// lacks, or a program that never waited during the window.
@@ -39,7 +39,7 @@ pub struct Facts {
     /// Other programs with sockets on the same instances.
     pub others: Known<Vec<Other>>,
     /// Processes that could not be examined although the privilege is held: they protect themselves.
-    pub unseen: Unseen,
+    pub unseen: Inaccessible,
     /// The wishes that concern the device.
     pub wishes: Vec<Wish>,
     /// Locks that would make napkin's own commands fail.

@@ -141,7 +141,7 @@ fn numbers(facts: &Facts, policy: &mut Policy) {
             *period = (*period).min(LONG_SUSPENSION / PROPORTION);
         }
     }
-    if policy.waits_after_vain_poll().is_some() {
+    if policy.timer_wait_after_empty_busy_poll().is_some() {
         policy.instance.gro_flush_timeout = VAIN_PERIOD;
     }
     if suspends {

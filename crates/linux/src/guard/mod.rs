@@ -57,7 +57,7 @@ pub enum Again {
 
 impl Again {
     /// After ten seconds: a try costs a starved instance its timeout and at most 0.1 s.
-    pub const LATER: Again = Again::After(Duration::from_secs(10));
+    pub const BACKOFF: Again = Again::After(Duration::from_secs(10));
     /// The longest pause.
     pub const LONGEST: Duration = Duration::from_secs(600);
 
@@ -218,9 +218,9 @@ mod tests {
     #[test]
     fn the_pause_doubles_up_to_its_longest() {
         assert_eq!(Again::Never.pause(0), None);
-        let pauses: Vec<_> = (0..8).filter_map(|it| Again::LATER.pause(it)).collect();
+        let pauses: Vec<_> = (0..8).filter_map(|it| Again::BACKOFF.pause(it)).collect();
         let seconds: Vec<u64> = pauses.iter().map(Duration::as_secs).collect();
         assert_eq!(seconds, [10, 20, 40, 80, 160, 320, 600, 600]);
-        assert_eq!(Again::LATER.pause(40), Some(Again::LONGEST));
+        assert_eq!(Again::BACKOFF.pause(40), Some(Again::LONGEST));
     }
 }

@@ -153,7 +153,7 @@ impl Store {
     }
 
     /// Root's directory, if it exists and this is a different one: root's changes are not recorded in this one.
-    pub fn not_root_s(&self) -> Option<&'static Path> {
+    pub fn other_root_directory(&self) -> Option<&'static Path> {
         let root_s = Path::new(ROOT_S);
         (self.directory != root_s && root_s.is_dir()).then_some(root_s)
     }

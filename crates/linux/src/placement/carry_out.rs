@@ -145,7 +145,7 @@ pub fn carry_workers(
     attachment.add(pid)?;
     let cpus: BTreeMap<u32, usize> = polled(placement).map(|row| (row.napi, row.cpu)).collect();
     attachment.pin_with(Box::new(move |napi_id: u32| cpus.get(&napi_id).copied()));
-    let mut events = attachment.look().events;
+    let mut events = attachment.scan().events;
     events.extend(attachment.pin_for(time, |_| away(placement).is_empty()));
     attachment.leave();
     Ok(Carried { events, away: away(placement) })

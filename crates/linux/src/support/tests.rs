@@ -1,12 +1,12 @@
 use super::*;
-use napkin_kernel::probe::{Can, Way};
+use napkin_kernel::probe::{Interface, KernelSupport};
 use napkin_policy::PRESETS;
 use std::collections::BTreeMap;
 
 /// A kernel with all features up to and including a release.
 pub(crate) fn linux(major: u32, minor: u32) -> Kernel {
     let has = |since: (u32, u32)| (major, minor) >= since;
-    let can = |since| if has(since) { Can::Yes } else { Can::No };
+    let can = |since| if has(since) { KernelSupport::Yes } else { KernelSupport::No };
     let mut settings = BTreeMap::new();
     let mut way = |setting, since: (u32, u32), way| {
         if has(since) {
@@ -14,14 +14,14 @@ pub(crate) fn linux(major: u32, minor: u32) -> Kernel {
         }
     };
     let (count, time) = (i32::MAX as u64, u64::MAX);
-    way(Setting::GroFlushTimeout, (3, 19), Way::Device { largest: time });
-    way(Setting::DeferHardIrqs, (5, 8), Way::Device { largest: count });
-    way(Setting::Threaded, (5, 12), Way::Device { largest: 1 });
-    way(Setting::GroFlushTimeout, (6, 13), Way::Napi { largest: time });
-    way(Setting::DeferHardIrqs, (6, 13), Way::Napi { largest: count });
-    way(Setting::IrqSuspendTimeout, (6, 13), Way::Napi { largest: time });
-    way(Setting::Threaded, (6, 17), Way::Napi { largest: 1 });
-    way(Setting::Threaded, (6, 19), Way::Napi { largest: 2 });
+    way(Setting::GroFlushTimeout, (3, 19), Interface::Device { largest: time });
+    way(Setting::DeferHardIrqs, (5, 8), Interface::Device { largest: count });
+    way(Setting::Threaded, (5, 12), Interface::Device { largest: 1 });
+    way(Setting::GroFlushTimeout, (6, 13), Interface::Napi { largest: time });
+    way(Setting::DeferHardIrqs, (6, 13), Interface::Napi { largest: count });
+    way(Setting::IrqSuspendTimeout, (6, 13), Interface::Napi { largest: time });
+    way(Setting::Threaded, (6, 17), Interface::Napi { largest: 1 });
+    way(Setting::Threaded, (6, 19), Interface::Napi { largest: 2 });
     Kernel {
         release: format!("{major}.{minor}"),
         instances: can((6, 8)),
@@ -175,14 +175,14 @@ fn nobody_is_sent_to_a_command_that_refuses_as_well() {
 #[test]
 fn an_answer_that_could_not_be_had_is_no_refusal() {
     let mut kernel = linux(6, 18);
-    kernel.epoll_params = Can::Unknown { right: None };
+    kernel.epoll_params = KernelSupport::Unknown { right: None };
     assert!(check(&policy("suspend20"), &kernel, Scope::Both).is_ok());
 }
 
 #[test]
 fn a_value_that_is_too_large_is_refused_with_the_largest() {
     let mut kernel = linux(6, 18);
-    kernel.settings.insert(Setting::GroFlushTimeout, Way::Napi { largest: 1_000_000 });
+    kernel.settings.insert(Setting::GroFlushTimeout, Interface::Napi { largest: 1_000_000 });
     let refusal = refused("fullbusy", &kernel, Scope::Device);
     assert!(refusal.to_string().contains("takes no gro-flush-timeout above 1ms"), "{refusal}");
 }

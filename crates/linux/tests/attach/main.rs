@@ -72,7 +72,7 @@ fn contexts_opened_before_and_later_and_in_children_are_set_and_put_back() {
     program.ask("a = select.epoll()");
     let (mut attachment, notes) = attach(&program, "suspend20");
     assert_eq!(program.ask("answer = params(a)"), OFF);
-    attachment.look();
+    attachment.scan();
     assert_eq!(program.ask("answer = params(a)"), SET);
 
     // A context opened later, one opened in a thread, and one in a child that existed before its context.
@@ -91,7 +91,7 @@ fn contexts_opened_before_and_later_and_in_children_are_set_and_put_back() {
     );
     let in_child = "os.write(down[1], b'x'); answer = os.read(up[0], 64).decode()";
     assert_eq!(program.ask(in_child), OFF);
-    let look = attachment.look();
+    let look = attachment.scan();
     assert_eq!(program.ask("answer = params(kept[0])"), SET);
     assert_eq!(program.ask(in_child), SET);
     let opened_meanwhile = look.events.iter().filter(|event| {
@@ -100,7 +100,7 @@ fn contexts_opened_before_and_later_and_in_children_are_set_and_put_back() {
     assert_eq!(opened_meanwhile.count(), 2, "{:?}", look.events);
     // A look that finds nothing new records nothing.
     let written = notes.before.borrow().len();
-    assert_eq!(attachment.look().events, []);
+    assert_eq!(attachment.scan().events, []);
     assert_eq!(notes.before.borrow().len(), written);
 
     let (restoration, events) = attachment.restore();
@@ -118,12 +118,12 @@ fn every_change_was_written_down_before_it_was_made_or_was_not_made() {
     program.ask("a = select.epoll()");
     let (mut attachment, notes) = attach(&program, "suspend20");
     *notes.full.borrow_mut() = true;
-    let events = attachment.look().events;
+    let events = attachment.scan().events;
     assert_eq!(program.ask("answer = params(a)"), OFF);
     assert!(events[0].to_string().contains("cannot be written down"), "{}", events[0]);
-    assert_eq!(attachment.look().events, [], "told once");
+    assert_eq!(attachment.scan().events, [], "told once");
     *notes.full.borrow_mut() = false;
-    attachment.look();
+    attachment.scan();
     assert_eq!(program.ask("answer = params(a)"), SET);
     // As after a crash: from the recorded changes alone.
     attachment.leave();
@@ -144,11 +144,11 @@ fn what_the_program_set_itself_is_left_and_said() {
     let mut program = Program::start();
     program.ask("a = select.epoll()");
     let (mut attachment, notes) = attach(&program, "suspend20");
-    attachment.look();
+    attachment.scan();
     program.ask("set_params(a, 9, 8, 0)");
-    let events = attachment.look().events;
+    let events = attachment.scan().events;
     assert!(matches!(events[0].kind, EventKind::OwnParams { .. }), "{events:?}");
-    assert_eq!(attachment.look().events, [], "told once");
+    assert_eq!(attachment.scan().events, [], "told once");
     let change = notes.before.borrow()[0].clone();
     let now = "busy poll 9 us, budget 8, not preferred".to_owned();
     assert_eq!(change.restore().unwrap(), Restored::Changed { now });
@@ -165,7 +165,7 @@ fn a_context_that_had_parameters_gets_them_back() {
     let mut program = Program::start();
     program.ask("a = select.epoll(); set_params(a, 50, 16, 1)");
     let (mut attachment, _) = attach(&program, "suspend20");
-    attachment.look();
+    attachment.scan();
     assert_eq!(program.ask("answer = params(a)"), SET);
     // When dropped, it puts back what it set.
     drop(attachment);
@@ -178,12 +178,12 @@ fn a_number_that_is_used_again_is_set_again_and_written_down_once() {
     let (mut attachment, notes) = attach(&program, "suspend20");
     for round in 0..100 {
         program.ask("a = select.epoll()");
-        attachment.look();
+        attachment.scan();
         assert_eq!(program.ask("answer = params(a)"), SET, "{round}");
         program.ask("a.close()");
         // In between the number is another file's, which is not touched.
         program.ask("b = os.open('/dev/null', 0)");
-        attachment.look();
+        attachment.scan();
         program.ask("os.close(b)");
     }
     assert_eq!(notes.before.borrow().len(), 1);
@@ -207,12 +207,12 @@ fn an_inherited_context_is_put_back_when_its_first_owner_has_ended() {
          \x20   signal.pause()\n",
     );
     let (mut attachment, _) = attach(&program, "suspend20");
-    attachment.look();
+    attachment.scan();
     let inner = program.number("os.write(down[1], b'x'); answer = os.read(up[0], 64).decode()");
-    attachment.look();
+    attachment.scan();
     program.ask("os.write(down[1], b'x'); os.waitpid(child, 0)");
-    attachment.look();
-    assert!(attachment.holds(inner), "it was known before it lost its parent");
+    attachment.scan();
+    assert!(attachment.contains(inner), "it was known before it lost its parent");
     let process = Process::open(inner).unwrap();
     let epoll = process.descriptors(usize::MAX).unwrap().epolls().next().expect("inherited");
     let params = || Params::get(process.take(&epoll).unwrap().expect("open")).unwrap().unwrap();
@@ -232,16 +232,16 @@ fn a_context_that_moves_is_put_back_where_it_is() {
     let mut program = Program::start();
     program.ask("a = select.epoll()");
     let (mut attachment, notes) = attach(&program, "suspend20");
-    attachment.look();
+    attachment.scan();
     program.ask(MOVE);
-    let events = attachment.look().events;
+    let events = attachment.scan().events;
     assert!(matches!(events[..], [Event { kind: EventKind::Already { .. }, .. }]), "{events:?}");
     // Recorded, so that another napkin's restore finds it.
     let written = notes.before.borrow().last().cloned().expect("noted");
     assert!(matches!(written.what, What::Epoll { fd: 100, .. }), "{written:?}");
     // Its old descriptor number is reused by another context.
     program.ask("b = select.epoll()");
-    attachment.look();
+    attachment.scan();
     let (restoration, events) = attachment.restore();
     assert_eq!((restoration.changed, restoration.failed), (0, 0), "{events:?}");
     assert_eq!(program.ask(AT_100), OFF);
@@ -254,7 +254,7 @@ fn a_context_that_moves_between_the_last_look_and_the_end_is_put_back() {
         let mut program = Program::start();
         program.ask("a = select.epoll()");
         let (mut attachment, _) = attach(&program, "suspend20");
-        attachment.look();
+        attachment.scan();
         program.ask(&format!("{MOVE}{then}"));
         assert_eq!(program.ask(AT_100), SET);
         let (restoration, events) = attachment.restore();
@@ -270,7 +270,7 @@ fn contexts_of_a_program_whose_first_thread_ends_are_put_back() {
         // The last of its threads goes on running.
         program.ask("a = select.epoll(); b = select.epoll(); set_params(b, 0, 64, 1)");
         let (mut attachment, _) = attach(&program, "suspend20");
-        attachment.look();
+        attachment.scan();
         program.tell(
             "def go_on():\n\
              \x20   while os.path.exists(f'/proc/{os.getpid()}/fd/0'): time.sleep(0.001)\n\
@@ -282,7 +282,7 @@ fn contexts_of_a_program_whose_first_thread_ends_are_put_back() {
         );
         assert_eq!(program.answer(), "alone");
         if look {
-            attachment.look();
+            attachment.scan();
         }
         assert_eq!(program.ask(""), format!("{SET} {SET}"));
         let (restoration, events) = attachment.restore();
@@ -296,11 +296,11 @@ fn a_context_that_the_program_set_just_so_is_left_wherever_it_moves() {
     let mut program = Program::start();
     program.ask("a = select.epoll(); set_params(a, 0, 64, 1)");
     let (mut attachment, _) = attach(&program, "suspend20");
-    attachment.look();
+    attachment.scan();
     program.ask("b = select.epoll()");
-    attachment.look();
+    attachment.scan();
     program.ask(MOVE);
-    attachment.look();
+    attachment.scan();
     attachment.restore();
     assert_eq!(program.ask(AT_100), SET);
     assert_eq!(program.ask("answer = params(b)"), OFF);
@@ -314,7 +314,7 @@ fn restore_finds_what_moved_after_the_napkin_that_set_it_had_died() {
         let (directory, store) = store(&format!("moved-{}", then.len()));
         let mut attachment = Attachment::new(plan("suspend20"), store.recorder());
         attachment.add(program.pid()).expect("it lives");
-        attachment.look();
+        attachment.scan();
         // As kill -9 would: nothing is put back, and the records stay.
         attachment.leave();
         program.ask(&format!("{MOVE}{then}"));
@@ -338,13 +338,13 @@ fn an_exec_is_survived() {
     );
     let (_, kept) = answer.split_once(' ').unwrap();
     let (mut attachment, notes) = attach(&program, "suspend20");
-    attachment.look();
+    attachment.scan();
     let process = Process::open(program.pid()).unwrap();
     program.tell("os.execvp('sleep', ['sleep', '600'])");
     while process.comm().unwrap() != "sleep" {
         std::thread::yield_now();
     }
-    let events = attachment.look().events;
+    let events = attachment.scan().events;
     let exec = events.iter().any(|event| matches!(event.kind, EventKind::Exec { .. }));
     assert!(exec, "{events:?}");
     let kept: i32 = kept.parse().unwrap();
@@ -363,7 +363,7 @@ fn an_exec_is_survived() {
 fn processes_that_come_and_go_leave_nothing_behind() {
     let mut program = Program::start();
     let (mut attachment, _) = attach(&program, "suspend20");
-    attachment.look();
+    attachment.scan();
     // Children that open contexts, exec and end as fast as possible, while the attachment looks.
     program.tell(
         "for round in range(300):\n\
@@ -381,7 +381,7 @@ fn processes_that_come_and_go_leave_nothing_behind() {
         let answer = scope.spawn(|| program.answer());
         let mut looks = 0;
         while !answer.is_finished() {
-            for event in attachment.look().events {
+            for event in attachment.scan().events {
                 let failed = matches!(event.kind, EventKind::Failed { .. });
                 assert!(!failed, "{event}");
             }
@@ -391,13 +391,13 @@ fn processes_that_come_and_go_leave_nothing_behind() {
         answer.join().unwrap()
     });
     assert_eq!(answered, "");
-    attachment.look();
+    attachment.scan();
     assert_eq!(attachment.pids(), [program.pid()]);
     program.ask("a = select.epoll()");
-    attachment.look();
+    attachment.scan();
     assert_eq!(program.ask("answer = params(a)"), SET);
     program.kill();
-    attachment.look();
+    attachment.scan();
     assert_eq!(attachment.processes(), 0);
 }
 

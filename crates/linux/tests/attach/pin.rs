@@ -11,7 +11,7 @@ use napkin_kernel::namespace::Namespace;
 use napkin_kernel::process::Process;
 use napkin_linux::attach::{Attachment, EventKind};
 use napkin_linux::process_change::{ProcessChange, Restored, What};
-use napkin_os::sched::{CpuList, affinity, own_cpus, pin};
+use napkin_os::sched::{CpuList, affinity, cpus_to_restore, pin};
 use napkin_testing::{needs_cpus, test};
 
 use super::harness::{Link, Program};
@@ -37,7 +37,7 @@ fn a_program_that_waits_in_another_way_is_said_to_have_nothing_to_pin() {
     attachment.pin_with(Box::new(|_: u32| panic!("nothing has an instance")));
     attachment.add(program.pid()).unwrap();
     loop {
-        let events = attachment.look().events;
+        let events = attachment.scan().events;
         if events.iter().any(|it| it.to_string().contains("none waits by epoll")) {
             break;
         }
@@ -59,7 +59,7 @@ fn a_thread_that_never_sleeps_is_known_as_one_of_which_nothing_is_known() {
         let mut attachment = Attachment::new(plan("suspend20"), MemoryRecorder::default());
         attachment.pin_with(Box::new(|_: u32| None::<usize>));
         attachment.add(program.pid()).unwrap();
-        attachment.look();
+        attachment.scan();
         attachment.pin_for(short, |it| it.always_ran().is_empty());
         if attachment.always_ran() == [spinner] {
             break;
@@ -80,7 +80,7 @@ fn a_thread_that_has_ended_is_not_remembered() {
     }
     // Threads are listed twice a second.
     std::thread::sleep(Duration::from_millis(600));
-    bed.attachment.look();
+    bed.attachment.scan();
     let (restoration, events) = bed.attachment.restore();
     assert_eq!((restoration.done, restoration.gone), (0, 0), "{events:?}");
 }
@@ -119,7 +119,7 @@ fn a_thread_that_had_its_cpus_from_a_cpuset_follows_that_again() {
     let program = Program::start();
     let pid = program.pid();
     let cpuset = Cpuset::of(pid, &[first]);
-    let old = own_cpus(pid).unwrap();
+    let old = cpus_to_restore(pid).unwrap();
     cpuset.set(&[first, second]);
     let thread_start_time = Process::open(pid).unwrap().start_time();
     let what = What::Affinity { tid: pid, thread_start_time, old, new: vec![second], since: None };
@@ -133,7 +133,7 @@ fn a_thread_that_had_its_cpus_from_a_cpuset_follows_that_again() {
     assert_eq!(affinity(Some(pid)).unwrap(), [first, second]);
     // An affinity of its own does differ.
     pin(Some(pid), &[first]).unwrap();
-    assert_eq!(own_cpus(pid).unwrap(), [first]);
+    assert_eq!(cpus_to_restore(pid).unwrap(), [first]);
 }
 
 /// A cpuset of one process, in either version of control groups; removed when this is dropped.
@@ -234,7 +234,7 @@ fn pins_and_puts_back(begin: &str, wait: &str) {
     let before = bed.program.ask(affinity);
     // Without a packet the instance is unknown, and nothing is moved.
     loop {
-        let events = bed.attachment.look().events;
+        let events = bed.attachment.scan().events;
         if events.iter().any(|it| it.to_string().contains("not pinned: nothing has come to")) {
             break;
         }
@@ -269,7 +269,7 @@ fn pins_and_puts_back(begin: &str, wait: &str) {
 /// Looks until a thread was pinned, because it is seen waiting only now and then.
 fn until_pinned(attachment: &mut Attachment<MemoryRecorder>) -> EventKind {
     loop {
-        let events = attachment.look().events;
+        let events = attachment.scan().events;
         let pinned = events.into_iter().find(|it| matches!(it.kind, EventKind::Pinned { .. }));
         if let Some(event) = pinned {
             return event.kind;

@@ -38,7 +38,7 @@ fn sockets_are_set_and_what_a_listener_hands_on_is_put_back_too() {
          l = socket.create_server(('127.0.0.1', 0)); u = socket.socketpair()[0]",
     );
     let (mut attachment, notes) = attach(&program, "busypoll");
-    attachment.look();
+    attachment.scan();
     let set = program.ask("answer = options(l)");
     assert!(set.ends_with(", 1)") && !set.starts_with("(0"), "{set}");
     assert_eq!(program.ask("answer = options(u)"), "(0, 0)", "a unix socket has no packets");
@@ -46,7 +46,7 @@ fn sockets_are_set_and_what_a_listener_hands_on_is_put_back_too() {
     program.ask("c = socket.create_connection(l.getsockname()); s = l.accept()[0]");
     assert_eq!(program.ask("answer = options(s)"), set);
     assert_eq!(program.ask("answer = options(c)"), "(0, 0)");
-    attachment.look();
+    attachment.scan();
     assert_eq!(program.ask("answer = options(c)"), set);
     let written = notes.before.borrow().len();
     assert_eq!(written, 2, "the listener and the program's own connection");
@@ -63,13 +63,13 @@ fn sockets_that_come_and_go_are_not_remembered() {
     let (mut attachment, notes) = attach(&program, "busypoll");
     for _ in 0..5 {
         program.ask("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)");
-        attachment.look();
+        attachment.scan();
         program.ask("u.close()");
-        attachment.look();
+        attachment.scan();
     }
     assert_eq!(notes.before.borrow().len(), 5, "each was set");
     program.ask("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)");
-    attachment.look();
+    attachment.scan();
     let (restoration, _) = attachment.restore();
     assert_eq!((restoration.done, restoration.gone), (1, 0), "only what is open");
 }
@@ -81,7 +81,7 @@ fn a_socket_that_the_program_set_just_so_is_left_beside_a_listener_that_was_set(
     program.ask("l = socket.create_server(('127.0.0.1', 0))");
     own(&mut program, "o", &set);
     let (mut attachment, notes) = attach(&program, "busypoll");
-    attachment.look();
+    attachment.scan();
     assert_eq!(program.ask("answer = options(l)"), set);
     let changes: Vec<bool> = notes.before.borrow().iter().map(|it| it.is_change()).collect();
     assert_eq!(changes, [false, true], "a restore has to know of both");
@@ -101,7 +101,7 @@ fn what_each_program_set_itself_is_left_whichever_is_looked_at_first() {
     }
     let (mut attachment, _) = attach(&one, "busypoll");
     attachment.add(other.pid()).expect("it lives");
-    attachment.look();
+    attachment.scan();
     let (restoration, events) = attachment.restore();
     assert_eq!((restoration.done, restoration.failed), (2, 0), "{events:?}");
     for program in [&mut one, &mut other] {
@@ -115,9 +115,9 @@ fn what_a_listener_hands_on_that_another_napkin_has_set_stays_when_this_one_ends
     let (mut program, set) = start();
     program.ask("l = socket.create_server(('127.0.0.1', 0))");
     let (mut first, _) = attach(&program, "busypoll");
-    first.look();
+    first.scan();
     let (mut second, _) = attach(&program, "busypoll");
-    second.look();
+    second.scan();
     program.ask("c = socket.create_connection(l.getsockname()); s = l.accept()[0]");
     let (restoration, events) = second.restore();
     assert_eq!((restoration.done, restoration.failed), (0, 0), "{events:?}");
@@ -139,7 +139,7 @@ fn restore_finds_what_a_listener_handed_on_after_the_napkin_that_set_it_had_died
         let look = || {
             let mut attachment = Attachment::new(plan("busypoll"), store.recorder());
             attachment.add(pid).expect("it lives");
-            attachment.look();
+            attachment.scan();
             // As kill -9 would: nothing is put back, and the records stay.
             attachment.leave();
         };

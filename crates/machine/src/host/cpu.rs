@@ -65,7 +65,7 @@ pub(crate) struct Cpu<'a> {
     pub(super) idleness: Idleness,
     pub(super) used: [Ns; USES],
     /// Nanoseconds of it: empty rounds of threads and empty polls of softirqs.
-    pub(super) polled_in_vain: Ns,
+    pub(super) empty_poll_time: Ns,
     /// Nanoseconds that threads have waited for this CPU, summed.
     pub(super) waited: Ns,
     pub(super) interrupts: u64,
@@ -91,7 +91,7 @@ impl Cpu<'_> {
             full_speed: false,
             idleness: Idleness::new(),
             used: [0; USES],
-            polled_in_vain: 0,
+            empty_poll_time: 0,
             waited: 0,
             interrupts: 0,
             delivered: 0,
@@ -154,7 +154,7 @@ impl Cpu<'_> {
     pub(crate) fn counts(&self, softirq: CpuCounts) -> CpuUse {
         CpuUse {
             used: self.used,
-            polled_in_vain: self.polled_in_vain,
+            empty_poll_time: self.empty_poll_time,
             waited: self.waited,
             interrupts: self.interrupts,
             switches: self.run_queue.switches(),
@@ -165,7 +165,7 @@ impl Cpu<'_> {
     /// Adds time of empty polling.
     #[inline]
     pub(crate) fn add_empty_poll_time(&mut self, time: Ns) {
-        self.polled_in_vain += time;
+        self.empty_poll_time += time;
     }
 
     /// Counts a frame that is delivered here. Returns its number.

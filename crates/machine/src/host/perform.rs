@@ -6,7 +6,7 @@
 use napkin_core::{CpuId, Did, EpollWait, Id, Ns, Op, SocketWait, Task, Work};
 use napkin_policy::ApplicationPolicy;
 
-use crate::counts::Who;
+use crate::counts::CurrentTask;
 use crate::events::Event;
 use crate::host::contexts::Body;
 use crate::host::execution::ThreadPass;
@@ -237,7 +237,7 @@ impl Machine<'_> {
         }
         if self.counts_polls_of(id) {
             let who = self.who(cpu);
-            *self.seen.polls.entry((who, budget, work.rx)).or_insert(0) += 1;
+            *self.detailed_counts.polls.entry((who, budget, work.rx)).or_insert(0) += 1;
         }
         Next::Did(Did::Polled(Work { rx: says, ..work }))
     }
@@ -260,13 +260,13 @@ impl Machine<'_> {
     }
 
     /// Returns the kind of the current task of a CPU.
-    pub(super) fn who(&self, cpu: usize) -> Who {
-        let Some(curr) = self.cpus[cpu].run_queue.curr() else { return Who::Idle };
+    pub(super) fn who(&self, cpu: usize) -> CurrentTask {
+        let Some(curr) = self.cpus[cpu].run_queue.curr() else { return CurrentTask::Idle };
         match self.threads[curr].role() {
-            Role::Ksoftirqd(_) => Who::Ksoftirqd,
-            Role::Napi(_) => Who::Kthread,
-            Role::Worker => Who::Worker,
-            Role::Application => Who::App,
+            Role::Ksoftirqd(_) => CurrentTask::Ksoftirqd,
+            Role::Napi(_) => CurrentTask::Kthread,
+            Role::Worker => CurrentTask::Worker,
+            Role::Application => CurrentTask::App,
         }
     }
 
@@ -428,8 +428,8 @@ impl Machine<'_> {
         if let Some(epoll) = epoll {
             self.sockets.returned(epoll, events);
         }
-        if self.seen.detailed {
-            *self.seen.returns.entry(events).or_insert(0) += 1;
+        if self.detailed_counts.detailed {
+            *self.detailed_counts.returns.entry(events).or_insert(0) += 1;
         }
     }
 

@@ -13,7 +13,7 @@
 use napkin_core::{CpuId, Id, Ns};
 use napkin_policy::Threaded;
 
-use crate::counts::Who;
+use crate::counts::CurrentTask;
 use crate::host::contexts::Source;
 use crate::host::cpu::{Bulk, IdleExpiries};
 use crate::machine::Machine;
@@ -173,7 +173,8 @@ impl Machine<'_> {
         self.host.count_expiries(&timer, n, polled);
         self.queues[usize::from(timer.id.0)].add_expiries(times, polled);
         if self.counts_polls_of(timer.id) {
-            *self.seen.polls.entry((Who::Idle, timer.budget, 0)).or_insert(0) += times;
+            *self.detailed_counts.polls.entry((CurrentTask::Idle, timer.budget, 0)).or_insert(0) +=
+                times;
         }
         at
     }
@@ -181,6 +182,6 @@ impl Machine<'_> {
     /// Whether the polls of an instance are counted in detail.
     #[inline]
     pub(super) fn counts_polls_of(&self, id: Id) -> bool {
-        self.seen.detailed && self.seen.queue.is_none_or(|only| only == id.0)
+        self.detailed_counts.detailed && self.detailed_counts.queue.is_none_or(|only| only == id.0)
     }
 }

@@ -13,7 +13,7 @@ pub(crate) const STOPPED: u64 = 10_000_000_000;
 impl Machine<'_> {
     /// Makes each slice of the shared clock shorter or longer by up to `spread` nanoseconds, uniformly drawn; a CPU
     /// that touches a device keeps the clock in `keeps` of a thousand cases.
-    pub fn draw_turns(&mut self, spread: Ns, keeps: u16, seed: u64) {
+    pub fn randomize_shared_clock(&mut self, spread: Ns, keeps: u16, seed: u64) {
         self.clock.variation = TurnVariation { spread, keeps, rng: Rng::new(seed) };
     }
 

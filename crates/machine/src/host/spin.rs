@@ -8,7 +8,7 @@
 
 use napkin_core::{Did, Id, NEVER, Ns, Op, Work};
 
-use crate::counts::Who;
+use crate::counts::CurrentTask;
 use crate::host::cpu::{Bulk, Spin};
 use crate::host::execution::ThreadPass;
 use crate::host::segment::{Segment, Use};
@@ -201,17 +201,17 @@ impl Machine<'_> {
         let cycle = &spin.cycle;
         let polled = spin.start + (rounds - 1) * spin.length + self.config.cost.poll;
         self.host.instance(cycle.id).count_empty_polls(cycle.owner, rounds, polled);
-        self.cpus[cpu].polled_in_vain += rounds * spin.length;
+        self.cpus[cpu].empty_poll_time += rounds * spin.length;
         self.threads[spin.me].execution.round.remove_skipped(rounds * spin.length);
         self.queues[usize::from(cycle.id.0)].polled(polled);
         if self.counts_polls_of(cycle.id)
             && let Some(Op::Poll { budget, .. }) = cycle.steps().next()
         {
             let who = match self.threads[spin.me].role() {
-                Role::Napi(_) => Who::Kthread,
-                _ => Who::App,
+                Role::Napi(_) => CurrentTask::Kthread,
+                _ => CurrentTask::App,
             };
-            *self.seen.polls.entry((who, budget, 0)).or_insert(0) += rounds;
+            *self.detailed_counts.polls.entry((who, budget, 0)).or_insert(0) += rounds;
         }
     }
 
@@ -239,7 +239,7 @@ impl Machine<'_> {
                     && let Op::Poll { budget, .. } = op
                 {
                     let who = self.who(cpu);
-                    *self.seen.polls.entry((who, budget, 0)).or_insert(0) += 1;
+                    *self.detailed_counts.polls.entry((who, budget, 0)).or_insert(0) += 1;
                 }
                 Did::Polled(Work::NONE)
             }

@@ -10,7 +10,7 @@ use napkin_policy::nearest;
 use napkin_policy::text::quoted;
 
 use super::error::Problem;
-use super::takes::Takes;
+use super::takes::ValueKind;
 use super::unit::{PLAIN, Scale, Unit};
 
 /// A number with its unit. The unit is kept, because the value of a cycle changes with the processor's frequency, and
@@ -24,7 +24,7 @@ pub(super) struct Amount {
 
 impl Amount {
     /// Creates an amount in the base unit of its kind.
-    pub(super) fn base(takes: Takes, value: f64) -> Amount {
+    pub(super) fn base(takes: ValueKind, value: f64) -> Amount {
         let unit = takes.units().first().copied().unwrap_or(PLAIN[0]);
         Amount { number: value, unit }
     }
@@ -35,9 +35,9 @@ impl Amount {
     ///
     /// If there is no number, no unit where one is needed, a unit of another kind, or a word that is
     /// not among the choices.
-    pub(super) fn read(takes: Takes, text: &str) -> Result<Amount, Problem> {
+    pub(super) fn read(takes: ValueKind, text: &str) -> Result<Amount, Problem> {
         let text = text.trim();
-        if let Takes::Choice(words) = takes {
+        if let ValueKind::Choice(words) = takes {
             return match words.iter().position(|word| *word == text) {
                 Some(place) => Ok(Amount::base(takes, place as f64)),
                 None => Err(Problem::NotAChoice {
@@ -68,7 +68,7 @@ impl Amount {
 
     /// Writes a value given in the base unit in the unit `like`, if that reads back exactly, and in the base unit
     /// otherwise.
-    pub(super) fn like(takes: Takes, value: f64, like: Unit, frequency: Option<f64>) -> Amount {
+    pub(super) fn like(takes: ValueKind, value: f64, like: Unit, frequency: Option<f64>) -> Amount {
         let number = match (like.scale, frequency) {
             (Scale::Fixed(scale), _) => value / scale,
             (Scale::Cycle, Some(hertz)) => value * hertz / 1e9,
@@ -113,7 +113,7 @@ fn exponent(text: &str, at: usize) -> bool {
 mod tests {
     use super::*;
 
-    const TIMES: Takes = Takes::Time { min: 0.0 };
+    const TIMES: ValueKind = ValueKind::Time { min: 0.0 };
 
     fn time(text: &str) -> Option<f64> {
         Amount::read(TIMES, text).ok()?.value(Some(2e9))
@@ -127,11 +127,11 @@ mod tests {
         assert_eq!(time("1e3us"), Some(1e6));
         assert_eq!(time("2 s"), Some(2e9));
         let read = |takes, text| Amount::read(takes, text).map(|amount| amount.value(None));
-        assert_eq!(read(Takes::Rate, "100 Gbit/s"), Ok(Some(1e11)));
-        assert_eq!(read(Takes::Rate, "100Gbit/s"), Ok(Some(1e11)));
-        assert_eq!(read(Takes::Frequency, "3.272 GHz"), Ok(Some(3.272e9)));
-        assert_eq!(read(Takes::Size, "8 MiB"), Ok(Some(8_388_608.0)));
-        assert_eq!(read(Takes::Count { min: 0, max: 9 }, "8"), Ok(Some(8.0)));
+        assert_eq!(read(ValueKind::Rate, "100 Gbit/s"), Ok(Some(1e11)));
+        assert_eq!(read(ValueKind::Rate, "100Gbit/s"), Ok(Some(1e11)));
+        assert_eq!(read(ValueKind::Frequency, "3.272 GHz"), Ok(Some(3.272e9)));
+        assert_eq!(read(ValueKind::Size, "8 MiB"), Ok(Some(8_388_608.0)));
+        assert_eq!(read(ValueKind::Count { min: 0, max: 9 }, "8"), Ok(Some(8.0)));
     }
 
     #[test]

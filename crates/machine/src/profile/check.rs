@@ -6,7 +6,7 @@
 use super::amount::Amount;
 use super::error::Problem;
 use super::schema::Schema;
-use super::takes::Takes;
+use super::takes::ValueKind;
 use super::{Basis, Constant};
 
 /// The part of a constant that a problem is in.
@@ -40,7 +40,7 @@ pub(super) fn problems(
 /// Returns the processor's frequency in hertz, which converts cycles, if there is a valid one.
 pub(super) fn frequency(schema: &Schema, constants: &[Option<Constant>]) -> Option<f64> {
     let amount = &constant(schema, constants, "processor.frequency")?.amount;
-    limits(Takes::Frequency, amount, None).ok()?;
+    limits(ValueKind::Frequency, amount, None).ok()?;
     amount.value(None)
 }
 
@@ -54,10 +54,10 @@ fn constant<'a>(
 
 /// Checks a value against the limits of its kind. Cycles of an unknown frequency are only checked for being finite
 /// and not negative, since the wrong frequency is reported already.
-fn limits(takes: Takes, amount: &Amount, frequency: Option<f64>) -> Result<(), Problem> {
+fn limits(takes: ValueKind, amount: &Amount, frequency: Option<f64>) -> Result<(), Problem> {
     let given = || match takes {
         // The index of an existing word; any other number is shown as it is.
-        Takes::Choice(_) if amount.number.fract() == 0.0 => takes.show(amount.number),
+        ValueKind::Choice(_) if amount.number.fract() == 0.0 => takes.show(amount.number),
         _ => amount.to_string(),
     };
     let value = amount.value(frequency).unwrap_or(amount.number);
@@ -84,7 +84,11 @@ fn limits(takes: Takes, amount: &Amount, frequency: Option<f64>) -> Result<(), P
 }
 
 /// Checks a value against its range, if it has one, and the range against the limits of the key.
-fn range(takes: Takes, constant: &Constant, frequency: Option<f64>) -> Result<(), (Part, Problem)> {
+fn range(
+    takes: ValueKind,
+    constant: &Constant,
+    frequency: Option<f64>,
+) -> Result<(), (Part, Problem)> {
     let (Basis::Fitted { low, high }
     | Basis::Source { range: Some((low, high)), .. }
     | Basis::Assumed { range: Some((low, high)), .. }) = &constant.basis
@@ -101,7 +105,7 @@ fn range(takes: Takes, constant: &Constant, frequency: Option<f64>) -> Result<()
     }
     if value < least || value > most {
         let show = |amount: &Amount| match takes {
-            Takes::Choice(_) => takes.show(amount.number),
+            ValueKind::Choice(_) => takes.show(amount.number),
             _ => amount.to_string(),
         };
         let (given, low, high) = (show(&constant.amount), show(low), show(high));

@@ -6,12 +6,12 @@ use thiserror::Error;
 use super::key::Key;
 use super::schema::Schema;
 use super::show::text;
-use super::takes::Takes;
+use super::takes::ValueKind;
 use super::{Profile, ProfileError};
 
 /// A constant of a [`Draft`].
 #[derive(Debug, Clone, PartialEq)]
-pub struct Written {
+pub struct DraftConstant {
     /// The key, as in `cost.poll`.
     pub key: String,
     /// The value in the base unit of the key; for a choice the index of the word.
@@ -36,7 +36,7 @@ pub struct Draft {
     /// Lines for the head of the file, written as comments.
     pub comments: Vec<String>,
     /// The constants that it states, in any order.
-    pub constants: Vec<Written>,
+    pub constants: Vec<DraftConstant>,
 }
 
 /// The reason why a draft gives no valid profile.
@@ -99,7 +99,7 @@ impl Draft {
     }
 }
 
-fn line(key: &Key, constant: &Written) -> String {
+fn line(key: &Key, constant: &DraftConstant) -> String {
     let takes = key.takes;
     let value = rounded(takes, constant.value);
     let basis = if constant.sourced { "source" } else { "assumed" };
@@ -119,19 +119,19 @@ fn line(key: &Key, constant: &Written) -> String {
     )
 }
 
-fn rounded(takes: Takes, value: f64) -> f64 {
+fn rounded(takes: ValueKind, value: f64) -> f64 {
     match takes {
-        Takes::Ratio { .. } => libm::round(value * 1e4) / 1e4,
-        Takes::Time { .. } => libm::round(value * 10.0) / 10.0,
+        ValueKind::Ratio { .. } => libm::round(value * 1e4) / 1e4,
+        ValueKind::Time { .. } => libm::round(value * 10.0) / 10.0,
         _ => libm::round(value),
     }
 }
 
 /// Formats a value as in a file.
-fn amount(takes: Takes, value: f64) -> String {
+fn amount(takes: ValueKind, value: f64) -> String {
     match takes {
-        Takes::Choice(_) => text(&takes.show(value)),
-        Takes::Count { .. } | Takes::Ratio { .. } => value.to_string(),
+        ValueKind::Choice(_) => text(&takes.show(value)),
+        ValueKind::Count { .. } | ValueKind::Ratio { .. } => value.to_string(),
         _ => text(&takes.show(value)),
     }
 }

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use super::takes::Takes;
+use super::takes::ValueKind;
 
 /// Most faults that an error prints; further ones are only counted.
 const PRINTED: usize = 100;
@@ -92,14 +92,14 @@ pub enum Problem {
     /// A key without a default is missing.
     MissingKey {
         /// The kind of value that it takes.
-        takes: Takes,
+        takes: ValueKind,
     },
     /// `name` or `about` is missing.
     MissingText,
     /// A constant has no value.
     NoValue {
         /// The kind of value that the key takes.
-        takes: Takes,
+        takes: ValueKind,
     },
     /// The item is not a table, but has to be a section.
     NotASection,
@@ -124,21 +124,21 @@ pub enum Problem {
         /// The text in the profile or the setting.
         given: String,
         /// The kind of value that the key takes.
-        takes: Takes,
+        takes: ValueKind,
     },
     /// The number lacks its unit.
     NoUnit {
         /// The text in the profile or the setting.
         given: String,
         /// The kind of value that the key takes.
-        takes: Takes,
+        takes: ValueKind,
     },
     /// The unit is of another kind, or does not exist.
     WrongUnit {
         /// The text in the profile or the setting.
         unit: String,
         /// The kind of value that the key takes.
-        takes: Takes,
+        takes: ValueKind,
     },
     /// The word is not among the choices.
     NotAChoice {
@@ -257,7 +257,7 @@ impl fmt::Display for Fault {
 }
 
 /// Lists the units of a kind: `ns, us, ms, s or cycles`.
-fn units(takes: Takes) -> String {
+fn units(takes: ValueKind) -> String {
     let names: Vec<&str> = takes.units().iter().map(|unit| unit.name).collect();
     match names.as_slice() {
         [all @ .., last] if !all.is_empty() => format!("{} or {last}", all.join(", ")),
@@ -266,10 +266,10 @@ fn units(takes: Takes) -> String {
 }
 
 /// Describes what to write for a kind of value.
-fn wanted(takes: Takes) -> String {
+fn wanted(takes: ValueKind) -> String {
     match takes {
-        Takes::Count { .. } | Takes::Ratio { .. } => format!("a plain number ({takes})"),
-        Takes::Choice(_) => format!("one of {takes}"),
+        ValueKind::Count { .. } | ValueKind::Ratio { .. } => format!("a plain number ({takes})"),
+        ValueKind::Choice(_) => format!("one of {takes}"),
         _ => format!("a number with {}", units(takes)),
     }
 }

@@ -7,7 +7,7 @@
 //! `tests/profile/table.rs` refuses a key that carries a policy's name. The effect of a constant is implemented
 //! elsewhere.
 
-use super::takes::Takes;
+use super::takes::ValueKind;
 
 /// The largest number of frames that a key takes if nothing else limits it.
 const MAX_FRAMES: u32 = 1_000_000;
@@ -52,7 +52,7 @@ pub struct Key {
     /// The name within the section.
     pub name: &'static str,
     /// The kind and the limits of its value.
-    pub takes: Takes,
+    pub takes: ValueKind,
     /// The value in the base unit if a profile omits it; `None`: omitting it is an error.
     pub default: Option<f64>,
     /// The meaning, in one line.
@@ -61,7 +61,7 @@ pub struct Key {
 
 impl Key {
     /// Creates a key of a workload ([`Constants::keys`]), without a default. Its section is that of its table.
-    pub const fn new(name: &'static str, takes: Takes, what: &'static str) -> Key {
+    pub const fn new(name: &'static str, takes: ValueKind, what: &'static str) -> Key {
         key("", name, takes, what)
     }
 
@@ -81,37 +81,42 @@ const fn always(name: &'static str, what: &'static str) -> Section {
     Section { name, required: true, what }
 }
 
-const fn key(section: &'static str, name: &'static str, takes: Takes, what: &'static str) -> Key {
+const fn key(
+    section: &'static str,
+    name: &'static str,
+    takes: ValueKind,
+    what: &'static str,
+) -> Key {
     Key { section, name, takes, default: None, what }
 }
 
-const fn count(min: u32, max: u32) -> Takes {
-    Takes::Count { min, max }
+const fn count(min: u32, max: u32) -> ValueKind {
+    ValueKind::Count { min, max }
 }
 
-const fn ratio(min: f64, max: f64) -> Takes {
-    Takes::Ratio { min, max }
+const fn ratio(min: f64, max: f64) -> ValueKind {
+    ValueKind::Ratio { min, max }
 }
 
-const TIME: Takes = Takes::TIME;
+const TIME: ValueKind = ValueKind::TIME;
 
 /// The period of a repetition, which cannot be 0: an empty poll or check would repeat for ever at one moment of
 /// virtual time.
-const PERIOD: Takes = Takes::Time { min: 1.0 };
+const PERIOD: ValueKind = ValueKind::Time { min: 1.0 };
 
-const OFF_ON: Takes = Takes::OFF_ON;
-const PREEMPTION: Takes = Takes::Choice(&["none", "voluntary", "lazy", "full"]);
-const SCHEDULER: Takes = Takes::Choice(&["cfs", "eevdf"]);
-const GOVERNOR: Takes = Takes::Choice(&["timer", "menu"]);
-const INTERRUPT_CPU: Takes = Takes::Choice(&["own", "sender"]);
-const ORDER: Takes = Takes::Choice(&["deliver-first", "unmask-first"]);
-const LATE: Takes = Takes::Choice(&["poll", "interrupt"]);
+const OFF_ON: ValueKind = ValueKind::OFF_ON;
+const PREEMPTION: ValueKind = ValueKind::Choice(&["none", "voluntary", "lazy", "full"]);
+const SCHEDULER: ValueKind = ValueKind::Choice(&["cfs", "eevdf"]);
+const GOVERNOR: ValueKind = ValueKind::Choice(&["timer", "menu"]);
+const INTERRUPT_CPU: ValueKind = ValueKind::Choice(&["own", "sender"]);
+const ORDER: ValueKind = ValueKind::Choice(&["deliver-first", "unmask-first"]);
+const LATE: ValueKind = ValueKind::Choice(&["poll", "interrupt"]);
 
 /// The host's keys. A new key takes one line here and its row in `docs/profiles.md`.
 #[rustfmt::skip] // One key, one line.
 pub(super) const HOST_KEYS: &[Key] = &[
     key("processor", "cpus", count(1, 1024), "CPUs that the kernel sees: cores times threads a core"),
-    key("processor", "frequency", Takes::Frequency, "clock of every CPU; turns `cycles` into time"),
+    key("processor", "frequency", ValueKind::Frequency, "clock of every CPU; turns `cycles` into time"),
     key("processor", "smt", count(1, 2), "threads a core"),
     key("processor", "smt-speed", ratio(0.1, 1.0), "speed of each thread while its sibling is busy; alone it is 1"),
     key("processor", "shared-clock", OFF_ON, "CPUs of an emulator advance one clock in turn: those that work share its speed").or(0.0),
@@ -201,6 +206,6 @@ pub(super) const HOST_KEYS: &[Key] = &[
     key("nic", "tx-interrupts", OFF_ON, "transmit completions raise interrupts of their own"),
     key("nic", "interrupt-cpu", INTERRUPT_CPU, "the CPU of a queue's interrupts: that of the thread that it serves (own), or, as with a veth's softirq, the one that sends and never sleeps, here the last (sender); for memcached").or(0.0),
 
-    key("link", "rate", Takes::Rate, "bits a second in each direction"),
+    key("link", "rate", ValueKind::Rate, "bits a second in each direction"),
     key("link", "latency", TIME, "one way, switches and cables included"),
 ];

@@ -28,12 +28,12 @@ use napkin_core::Ns;
 use napkin_policy::nearest;
 use napkin_policy::text::quoted;
 
-pub use draft::{Draft, DraftError, Written};
+pub use draft::{Draft, DraftConstant, DraftError};
 pub use error::{Fault, Problem, ProfileError};
 pub use key::{Constants, Key, Section};
 pub use range::Range;
 pub use schema::Schema;
-pub use takes::{MAX_TIME, Takes};
+pub use takes::{MAX_TIME, ValueKind};
 pub use unit::{Scale, Unit};
 
 use amount::Amount;
@@ -74,7 +74,7 @@ enum Basis {
 
 /// A constant, as [`Profile::constants`] returns it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Stated<'a> {
+pub struct StatedConstant<'a> {
     /// The key.
     pub key: &'static Key,
     /// The value in the base unit of the key.
@@ -214,7 +214,7 @@ impl Profile {
     ///
     /// As [`Profile::get`], and if the key is not a time.
     pub fn time(&self, path: &str) -> Ns {
-        self.expect(path, "time", |takes| matches!(takes, Takes::Time { .. }));
+        self.expect(path, "time", |takes| matches!(takes, ValueKind::Time { .. }));
         libm::round(self.get(path)) as Ns
     }
 
@@ -224,7 +224,7 @@ impl Profile {
     ///
     /// As [`Profile::get`], and if the key is not a count.
     pub fn count(&self, path: &str) -> u64 {
-        self.expect(path, "count", |takes| matches!(takes, Takes::Count { .. }));
+        self.expect(path, "count", |takes| matches!(takes, ValueKind::Count { .. }));
         self.get(path) as u64
     }
 
@@ -234,7 +234,7 @@ impl Profile {
     ///
     /// As [`Profile::get`], and if the key is not a ratio.
     pub fn ratio(&self, path: &str) -> f64 {
-        self.expect(path, "ratio", |takes| matches!(takes, Takes::Ratio { .. }));
+        self.expect(path, "ratio", |takes| matches!(takes, ValueKind::Ratio { .. }));
         self.get(path)
     }
 
@@ -244,7 +244,7 @@ impl Profile {
     ///
     /// As [`Profile::get`], and if the key is not a switch of `off` and `on`.
     pub fn on(&self, path: &str) -> bool {
-        self.expect(path, "switch", |takes| takes == Takes::Choice(&["off", "on"]));
+        self.expect(path, "switch", |takes| takes == ValueKind::Choice(&["off", "on"]));
         self.get(path) != 0.0
     }
 
@@ -255,12 +255,12 @@ impl Profile {
     /// As [`Profile::get`], and if the key is not a choice.
     pub fn choice(&self, path: &str) -> &'static str {
         match self.schema.key(path).map(|key| key.takes) {
-            Some(Takes::Choice(words)) => words[self.get(path) as usize],
+            Some(ValueKind::Choice(words)) => words[self.get(path) as usize],
             _ => panic!("no choice is called '{path}'"),
         }
     }
 
-    fn expect(&self, path: &str, kind: &str, fits: fn(Takes) -> bool) {
+    fn expect(&self, path: &str, kind: &str, fits: fn(ValueKind) -> bool) {
         let fitting = self.schema.key(path).is_some_and(|key| fits(key.takes));
         assert!(fitting, "no {kind} is called '{path}'");
     }
@@ -325,7 +325,7 @@ impl Profile {
     }
 
     /// Returns every constant of the profile, in the order of the schema's keys.
-    pub fn constants(&self) -> impl Iterator<Item = Stated<'_>> {
+    pub fn constants(&self) -> impl Iterator<Item = StatedConstant<'_>> {
         let frequency = self.frequency();
         self.schema.keys().iter().zip(&self.constants).filter_map(move |(key, constant)| {
             let Constant { amount, basis, note, set, inherited } = constant.as_ref()?;
@@ -351,7 +351,7 @@ impl Profile {
             };
             let value = amount.value(frequency)?;
             let (set, inherited) = (*set, *inherited);
-            Some(Stated { key, value, origin, note: note.as_deref(), set, inherited })
+            Some(StatedConstant { key, value, origin, note: note.as_deref(), set, inherited })
         })
     }
 

@@ -14,7 +14,7 @@ use super::check::{self, Part};
 use super::error::{Fault, Problem, ProfileError};
 use super::key::{Key, Section};
 use super::schema::Schema;
-use super::takes::Takes;
+use super::takes::ValueKind;
 use super::{Basis, Constant, Profile};
 
 /// The fields of a constant.
@@ -345,7 +345,7 @@ impl<'a> Reader<'a> {
     /// Reads the bounds of a constant.
     fn range(
         &mut self,
-        takes: Takes,
+        takes: ValueKind,
         path: &str,
         item: &Item,
         line: usize,
@@ -367,7 +367,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a value. Only plain numbers may be written without quotes.
-    fn amount(&self, takes: Takes, value: Option<&Value>) -> Result<Amount, Problem> {
+    fn amount(&self, takes: ValueKind, value: Option<&Value>) -> Result<Amount, Problem> {
         let given = || self.given(value.and_then(Value::span));
         let number = match value {
             Some(Value::String(text)) => return Amount::read(takes, text.value()),
@@ -376,16 +376,16 @@ impl<'a> Reader<'a> {
             _ => return Err(not_a_value(takes, given())),
         };
         match takes {
-            Takes::Count { .. } | Takes::Ratio { .. } => Ok(Amount::base(takes, number)),
-            Takes::Choice(_) => Err(not_a_value(takes, given())),
+            ValueKind::Count { .. } | ValueKind::Ratio { .. } => Ok(Amount::base(takes, number)),
+            ValueKind::Choice(_) => Err(not_a_value(takes, given())),
             _ => Err(Problem::NoUnit { given: given(), takes }),
         }
     }
 }
 
-fn not_a_value(takes: Takes, given: String) -> Problem {
+fn not_a_value(takes: ValueKind, given: String) -> Problem {
     match takes {
-        Takes::Choice(words) => Problem::NotAChoice { given, words, nearest: None },
+        ValueKind::Choice(words) => Problem::NotAChoice { given, words, nearest: None },
         _ => Problem::NotANumber { given, takes },
     }
 }

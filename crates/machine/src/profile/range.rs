@@ -1,7 +1,7 @@
 //! The range of a constant: what a fit searches, and what a random draw takes its values from.
 
 use super::key::Key;
-use super::takes::Takes;
+use super::takes::ValueKind;
 use super::{Origin, Profile, ProfileError};
 use napkin_traffic::Rng;
 
@@ -40,7 +40,7 @@ impl Range {
             self.low + (self.high - self.low) * place
         };
         let value = match self.key.takes {
-            Takes::Count { .. } | Takes::Choice(_) => libm::round(value),
+            ValueKind::Count { .. } | ValueKind::Choice(_) => libm::round(value),
             _ => significant(value),
         };
         value.clamp(self.low, self.high)
@@ -89,7 +89,7 @@ impl Profile {
                 }
                 Origin::Source { range: None, .. } | Origin::Default => return None,
             };
-            let word = matches!(key.takes, Takes::Choice(_));
+            let word = matches!(key.takes, ValueKind::Choice(_));
             (low < high && !(word && high - low < 1.0)).then_some(Range { key, low, high })
         })
     }

@@ -66,12 +66,12 @@ impl Schema {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Problem, Profile, Takes};
+    use super::super::{Problem, Profile, ValueKind};
     use super::*;
 
     #[test]
     fn a_workload_s_section_is_read_by_a_schema_that_has_it_and_left_out_by_the_host_s() {
-        let keys = const { &[Key::new("work", Takes::TIME, "its work")] };
+        let keys = const { &[Key::new("work", ValueKind::TIME, "its work")] };
         let weather = Constants { section: "weather", what: "the weather", keys };
         let weather: &'static Schema = Box::leak(Box::new(Schema::with([weather])));
         let text = Profile::built_in_text("emulator-7.2").expect("built in");

@@ -3,7 +3,7 @@
 use toml_edit::Value;
 
 use super::amount::Amount;
-use super::takes::Takes;
+use super::takes::ValueKind;
 use super::{Basis, Profile};
 
 impl Profile {
@@ -57,10 +57,10 @@ pub(super) fn text(text: &str) -> String {
 }
 
 /// Formats an amount as in a file: quoted with its unit, or a plain number.
-fn amount_text(takes: Takes, amount: &Amount) -> String {
+fn amount_text(takes: ValueKind, amount: &Amount) -> String {
     match takes {
-        Takes::Choice(_) => text(&takes.show(amount.number)),
-        Takes::Count { .. } | Takes::Ratio { .. } => amount.number.to_string(),
+        ValueKind::Choice(_) => text(&takes.show(amount.number)),
+        ValueKind::Count { .. } | ValueKind::Ratio { .. } => amount.number.to_string(),
         _ => text(&amount.to_string()),
     }
 }

@@ -9,7 +9,7 @@ pub const MAX_TIME: f64 = 3_600e9;
 
 /// The kind of value that a key takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Takes {
+pub enum ValueKind {
     /// A length of time from `min` nanoseconds to [`MAX_TIME`], with a unit; `cycles` are those of
     /// `processor.frequency`.
     Time {
@@ -40,45 +40,45 @@ pub enum Takes {
     Choice(&'static [&'static str]),
 }
 
-impl Takes {
+impl ValueKind {
     /// A time that may be 0: the step is free, or does not exist on this host.
-    pub const TIME: Takes = Takes::Time { min: 0.0 };
+    pub const TIME: ValueKind = ValueKind::Time { min: 0.0 };
 
     /// A switch: 0 is `off`, 1 is `on`.
-    pub const OFF_ON: Takes = Takes::Choice(&["off", "on"]);
+    pub const OFF_ON: ValueKind = ValueKind::Choice(&["off", "on"]);
 
     /// Returns the units that fit, the base unit first; for plain numbers one with an empty name.
     pub fn units(self) -> &'static [Unit] {
         match self {
-            Takes::Time { .. } => unit::TIME,
-            Takes::Count { .. } | Takes::Ratio { .. } | Takes::Choice(_) => unit::PLAIN,
-            Takes::Frequency => unit::FREQUENCY,
-            Takes::Rate => unit::RATE,
-            Takes::Size => unit::SIZE,
+            ValueKind::Time { .. } => unit::TIME,
+            ValueKind::Count { .. } | ValueKind::Ratio { .. } | ValueKind::Choice(_) => unit::PLAIN,
+            ValueKind::Frequency => unit::FREQUENCY,
+            ValueKind::Rate => unit::RATE,
+            ValueKind::Size => unit::SIZE,
         }
     }
 
     /// Returns the smallest and the largest value, in the base unit.
     pub fn limits(self) -> (f64, f64) {
         match self {
-            Takes::Time { min } => (min, MAX_TIME),
-            Takes::Count { min, max } => (f64::from(min), f64::from(max)),
-            Takes::Ratio { min, max } => (min, max),
-            Takes::Frequency => (1.0, 1e12),
-            Takes::Rate => (1.0, 1e15),
-            Takes::Size => (0.0, 1_024.0 * unit::GIB),
-            Takes::Choice(words) => (0.0, words.len().saturating_sub(1) as f64),
+            ValueKind::Time { min } => (min, MAX_TIME),
+            ValueKind::Count { min, max } => (f64::from(min), f64::from(max)),
+            ValueKind::Ratio { min, max } => (min, max),
+            ValueKind::Frequency => (1.0, 1e12),
+            ValueKind::Rate => (1.0, 1e15),
+            ValueKind::Size => (0.0, 1_024.0 * unit::GIB),
+            ValueKind::Choice(words) => (0.0, words.len().saturating_sub(1) as f64),
         }
     }
 
     /// Whether a value must be a whole number: counts, and indices of words.
     pub fn whole(self) -> bool {
-        matches!(self, Takes::Count { .. } | Takes::Choice(_))
+        matches!(self, ValueKind::Count { .. } | ValueKind::Choice(_))
     }
 
     /// Formats a value in the base unit as in a profile: `350 ns`, `8`, `off`.
     pub fn show(self, value: f64) -> String {
-        if let Takes::Choice(words) = self
+        if let ValueKind::Choice(words) = self
             && let Some(word) = words.get(value as usize)
         {
             return (*word).to_string();
@@ -90,17 +90,17 @@ impl Takes {
     }
 }
 
-impl fmt::Display for Takes {
+impl fmt::Display for ValueKind {
     /// Writes the kind as in help and errors: `time`, `count 1..=1024`, `off or on`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Takes::Time { .. } => f.write_str("time"),
-            Takes::Count { min, max } => write!(f, "count {min}..={max}"),
-            Takes::Ratio { min, max } => write!(f, "ratio {min}..={max}"),
-            Takes::Frequency => f.write_str("frequency"),
-            Takes::Rate => f.write_str("rate"),
-            Takes::Size => f.write_str("size"),
-            Takes::Choice(words) => f.write_str(&words.join(" or ")),
+            ValueKind::Time { .. } => f.write_str("time"),
+            ValueKind::Count { min, max } => write!(f, "count {min}..={max}"),
+            ValueKind::Ratio { min, max } => write!(f, "ratio {min}..={max}"),
+            ValueKind::Frequency => f.write_str("frequency"),
+            ValueKind::Rate => f.write_str("rate"),
+            ValueKind::Size => f.write_str("size"),
+            ValueKind::Choice(words) => f.write_str(&words.join(" or ")),
         }
     }
 }

@@ -7,7 +7,7 @@ use toml_edit::{Item, TableLike, Value};
 use super::amount::Amount;
 use super::error::{Fault, Problem, ProfileError};
 use super::parse::document;
-use super::takes::Takes;
+use super::takes::ValueKind;
 use super::{Basis, Profile};
 
 impl Profile {
@@ -59,14 +59,14 @@ impl Profile {
     }
 
     /// Returns the text of a value that replaces `old`; `None` if `old` has the same value.
-    fn replacement(&self, takes: Takes, amount: &Amount, old: &Value) -> Option<String> {
+    fn replacement(&self, takes: ValueKind, amount: &Amount, old: &Value) -> Option<String> {
         let frequency = self.frequency();
         let value = amount.value(frequency)?;
         let Value::String(old) = old else {
             let before = old.as_float().or_else(|| old.as_integer().map(|whole| whole as f64));
             return (before != Some(value)).then(|| value.to_string());
         };
-        if matches!(takes, Takes::Choice(_)) {
+        if matches!(takes, ValueKind::Choice(_)) {
             let word = takes.show(value);
             return (*old.value() != word).then(|| format!("\"{word}\""));
         }

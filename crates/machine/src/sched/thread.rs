@@ -186,7 +186,7 @@ impl Machine<'_> {
 
     /// Counts the present round of a thread's loop as work, although it found no frame or event: it has sent
     /// something, for example.
-    pub fn achieved(&mut self, me: ThreadId) {
+    pub fn count_as_work(&mut self, me: ThreadId) {
         self.threads[me].execution.found();
     }
 

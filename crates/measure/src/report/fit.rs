@@ -21,7 +21,7 @@ pub fn fit<T>(by_rank: impl IntoIterator<Item = (T, usize)>, width: usize) -> Ve
 }
 
 /// The note below a table about columns that do not fit; `None` if all do.
-pub fn left_out(names: &[String]) -> Option<String> {
+pub fn omitted_note(names: &[String]) -> Option<String> {
     let named = names.join(", ");
     (!names.is_empty()).then(|| {
         format!("not on this line: {named}; a wider terminal has them, --json FILE has all")
@@ -30,16 +30,16 @@ pub fn left_out(names: &[String]) -> Option<String> {
 
 /// Short signs that replace names which would take too much of a line.
 #[derive(Debug)]
-pub struct Signs {
+pub struct Abbreviations {
     longest: usize,
     /// Signs and their meanings.
     signs: Vec<(String, String)>,
 }
 
-impl Signs {
+impl Abbreviations {
     /// For lines of `width` characters.
-    pub fn new(width: usize) -> Signs {
-        Signs { longest: width / NAME_PART, signs: Vec::new() }
+    pub fn new(width: usize) -> Abbreviations {
+        Abbreviations { longest: width / NAME_PART, signs: Vec::new() }
     }
 
     /// The sign for a name that is too long, with the meaning to explain; `None` if the name is short enough.
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_long_name_is_one_sign_however_often_it_comes() {
-        let mut signs = Signs::new(20);
+        let mut signs = Abbreviations::new(20);
         assert_eq!(signs.of("base", "base"), None);
         for _ in 0..2 {
             assert_eq!(signs.of("suspend20", "suspend20").as_deref(), Some("[1]"));

@@ -210,7 +210,7 @@ impl Measurement {
     /// second. Keeps only the percentiles that the samples support.
     pub fn derive(&mut self) {
         self.grows |= self.queue_grows();
-        let told = |it: LatencyNs| it.told(self.unanswered_beside(it.count), self.grows);
+        let told = |it: LatencyNs| it.supported(self.unanswered_beside(it.count), self.grows);
         self.latency_ns = self.latency_ns.map(told);
         let per = |count: Option<u64>, of: Option<u64>| match (count, of) {
             (Some(count), Some(of)) if of != 0 => Some(count as f64 / of as f64),

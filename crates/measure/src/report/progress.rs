@@ -84,7 +84,7 @@ impl Progress {
             let s = if cpus == 1 { "" } else { "s" };
             let all = length(seconds / share / cpus as f64);
             let first = length(seconds);
-            self.say(&format!(
+            self.print(&format!(
                 "{left} runs, the first in {first}: about {all} on {cpus} CPU{s} if all are like it"
             ));
         }
@@ -97,7 +97,7 @@ impl Progress {
     }
 
     /// Skips a step that an earlier run has completed.
-    pub fn past(&mut self) {
+    pub fn skip(&mut self) {
         self.begun += 1;
         self.past += 1;
     }
@@ -145,7 +145,7 @@ impl Progress {
     }
 
     /// Prints a permanent line, above the bar if there is one.
-    pub fn say(&mut self, line: &str) {
+    pub fn print(&mut self, line: &str) {
         let line = &escaped_lines(line);
         match &mut self.shown {
             Shown::Bar(bar) => bar.println(line),
@@ -218,7 +218,7 @@ mod tests {
         let mut progress = Progress::plain(14, Box::new(page.clone()));
         let start = Instant::now();
         progress.since = start;
-        (0..10).for_each(|_| progress.past());
+        (0..10).for_each(|_| progress.skip());
         for step in 0..4 {
             progress.step_at(start + Duration::from_secs(step * 20), "base");
         }
@@ -233,7 +233,7 @@ mod tests {
         let mut progress = Progress::plain(5, Box::new(page.clone()));
         let start = Instant::now();
         progress.since = start;
-        progress.past();
+        progress.skip();
         let mut ended = |seconds, share| {
             progress.ended_at(start + Duration::from_secs(seconds), "a", NonZeroUsize::MIN, share);
         };
@@ -248,8 +248,8 @@ mod tests {
     fn permanent_lines_are_never_skipped() {
         let page = Page::default();
         let mut progress = Progress::plain(1, Box::new(page.clone()));
-        progress.say("no real-time priority");
-        progress.say("no AF_XDP");
+        progress.print("no real-time priority");
+        progress.print("no AF_XDP");
         assert_eq!(page.text(), "no real-time priority\nno AF_XDP\n");
     }
 
@@ -258,7 +258,7 @@ mod tests {
         let mut progress = Progress::hidden(1);
         progress.step("a");
         progress.step("b");
-        progress.say("c");
+        progress.print("c");
         assert_eq!(progress.begun, 2);
     }
 }

@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyl
 use serde_json::Value;
 
 use super::column::{ABSENT, Column, POLICY, Unit};
-use super::fit::{GAP, Signs, fit, left_out};
+use super::fit::{Abbreviations, GAP, fit, omitted_note};
 use super::json::Row;
 use super::text::{count, wrap};
 
@@ -22,14 +22,14 @@ struct Shown {
     /// Each row in the form of the JSON report, with its name as shown.
     rows: Vec<Value>,
     /// Signs for names that are too long.
-    signs: Signs,
+    signs: Abbreviations,
     /// Named policies: name and text.
     named: Vec<(String, String)>,
 }
 
 impl Shown {
     fn new(rows: &[Row], width: usize) -> Shown {
-        let (mut signs, mut named) = (Signs::new(width), Vec::<(String, String)>::new());
+        let (mut signs, mut named) = (Abbreviations::new(width), Vec::<(String, String)>::new());
         let rows = rows.iter().map(|row| {
             // Numbers, strings, lists and maps with string keys: serializing cannot fail.
             let mut shown = serde_json::to_value(row).unwrap_or_default();
@@ -112,7 +112,7 @@ pub fn render(rows: &[Row], columns: &[&'static Column], width: usize) -> String
         }
         _ => column.name.to_owned(),
     });
-    if let Some(line) = left_out(&others.collect::<Vec<_>>()) {
+    if let Some(line) = omitted_note(&others.collect::<Vec<_>>()) {
         say(&line);
     }
     let mut told: Vec<(&str, &str)> = Vec::new();

@@ -38,7 +38,7 @@ fn a_length_beyond_the_buffer_is_the_buffer() {
 fn frames_that_are_done_with_go_back_together_each_to_its_pool() {
     let pools = [Pool::new(40), Pool::new(40)];
     let all = || (0..40).flat_map(|_| pools.iter().filter_map(Pool::take)).collect::<Vec<_>>();
-    let mut spent = Spent::default();
+    let mut spent = ReturnedFrames::default();
     spent.extend(all());
     spent.give_back();
     assert_eq!(pools.each_ref().map(Pool::available), [40, 40]);

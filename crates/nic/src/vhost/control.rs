@@ -26,7 +26,7 @@ pub struct Peers {
 
 impl Peers {
     /// The last problem, in a sentence. Returned once.
-    pub fn trouble(&self) -> Option<String> {
+    pub fn take_problem(&self) -> Option<String> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -96,7 +96,7 @@ mod tests {
     fn a_thread_that_has_panicked_is_told_of() {
         let peers = Arc::<Peers>::default();
         drop(Control::start("panics", &peers, |_| panic!("as it is to")).expect("a thread"));
-        let trouble = peers.trouble().expect("a reason");
+        let trouble = peers.take_problem().expect("a reason");
         assert!(trouble.contains("has panicked"), "{trouble}");
     }
 }

@@ -328,8 +328,8 @@ fn a_ring_that_was_found_broken_is_told_of_once() {
         assert_eq!(queue.poll(8, 0, &mut Vec::new()).rx, 0);
     }
     assert_eq!(peers.refused.load(Relaxed), 1);
-    assert!(peers.trouble().expect("once").contains("queue 0"));
-    assert_eq!(peers.trouble(), None);
+    assert!(peers.take_problem().expect("once").contains("queue 0"));
+    assert_eq!(peers.take_problem(), None);
 }
 
 #[test]

@@ -432,7 +432,7 @@ mod tests {
             if ring == 0 {
                 let mut trouble = None;
                 until("it is told", || {
-                    trouble = peers.trouble();
+                    trouble = peers.take_problem();
                     trouble.is_some()
                 });
                 let trouble = trouble.expect("a reason");
@@ -441,7 +441,7 @@ mod tests {
         }
         negotiated(&listener);
         // A backend that breaks a ring each time is reported once.
-        assert_eq!((peers.refused.load(Relaxed), peers.trouble()), (1, None));
+        assert_eq!((peers.refused.load(Relaxed), peers.take_problem()), (1, None));
         std::fs::remove_file(&path).expect("it is ours");
     }
 }

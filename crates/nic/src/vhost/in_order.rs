@@ -99,7 +99,7 @@ fn a_device_tells_at_once_of_all_that_were_sent_up_to_one() {
         let (mut ring, area) = (D::new(&memory, false, features()), D::area(&memory));
         let mut back = 0;
         for (sent, told) in [(8, 8), (16, 5), (16, 16), (1, 1), (16, 16), (15, 15)] {
-            while ring.under_way() < sent {
+            while ring.in_flight() < sent {
                 assert_eq!(ring.put(&[1; 60]), PutResult::Sent);
             }
             assert_eq!(
@@ -110,7 +110,7 @@ fn a_device_tells_at_once_of_all_that_were_sent_up_to_one() {
             D::uses(&area, back, told, 0);
             back += told;
             assert!(ring.goes_on(back), "another device would go on behind them");
-            assert_eq!(ring.under_way(), sent - told);
+            assert_eq!(ring.in_flight(), sent - told);
             assert!(!ring.broken());
         }
     }
@@ -157,7 +157,7 @@ fn more_than_are_out_cannot_have_been_used() {
         (0..3).for_each(|_| assert_eq!(ring.put(&[1; 60]), PutResult::Sent));
         Outgoing::publish(&mut ring);
         D::uses(&area, 0, count, 0);
-        ring.under_way();
+        ring.in_flight();
         assert!(ring.broken(), "{count}");
         assert_eq!(ring.put(&[1; 60]), PutResult::Broken);
     }
@@ -212,7 +212,7 @@ proptest! {
                         let ready = ring.ready(64);
                         assert!(ready.is_none_or(|it| it <= SIZE && (it > 0) == waits));
                     }
-                    4 => assert!(ring.under_way() <= SIZE || ring.broken()),
+                    4 => assert!(ring.in_flight() <= SIZE || ring.broken()),
                     5 => {
                         // A header: the type of packet, and the number of buffers.
                         let at = BUFFERS + u64::from(back % SIZE) * STRIDE as u64;

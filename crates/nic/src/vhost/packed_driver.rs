@@ -309,7 +309,7 @@ impl Outgoing for PackedDriver {
         self.mask();
     }
 
-    fn under_way(&mut self) -> u16 {
+    fn in_flight(&mut self) -> u16 {
         self.take_all_back();
         self.slots.out()
     }

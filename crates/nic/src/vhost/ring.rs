@@ -107,7 +107,7 @@ pub(super) trait Outgoing {
     fn ignore_room(&mut self);
     /// The number of frames that the peer has not taken yet. 0 for a ring that we serve: its frames are in the
     /// peer's own memory.
-    fn under_way(&mut self) -> u16 {
+    fn in_flight(&mut self) -> u16 {
         0
     }
 }

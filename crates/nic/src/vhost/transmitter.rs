@@ -97,10 +97,10 @@ impl Transmitter for Wire {
     }
 
     /// A thread at the ring counts as one frame. Without a peer, waiting frames are dropped.
-    fn under_way(&self) -> usize {
+    fn in_flight(&self) -> usize {
         let port = self.port();
         let Some(mut gate) = port.outgoing.try_enter() else { return 1 };
-        let in_ring = gate.as_mut().map_or(0, |ring| with!(ring, it => it.under_way()));
+        let in_ring = gate.as_mut().map_or(0, |ring| with!(ring, it => it.in_flight()));
         drop(gate);
         let mut sent = Sent::default();
         send_waiting(port, &mut sent);

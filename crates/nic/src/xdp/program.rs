@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use napkin_bpf::assemble::Register::{R0, R1, R2, R3, R4, R5, R6};
 use napkin_bpf::assemble::Width::{Byte, Half, Word};
-use napkin_bpf::assemble::{AssembleError, Assembler, Helper, Label, Register, When};
+use napkin_bpf::assemble::{AssembleError, Assembler, Condition, Helper, Label, Register};
 
 use super::config::Traffic;
 
@@ -60,7 +60,7 @@ pub(super) fn redirect(traffic: &Traffic, map: i32) -> Result<Vec<u8>, AssembleE
 fn reaches(it: &mut Assembler, bytes: i32, pass: Label) {
     it.copy(R4, R2);
     it.add(R4, bytes);
-    it.jump_if_registers(R4, When::Above, R3, pass);
+    it.jump_if_registers(R4, Condition::Above, R3, pass);
 }
 
 fn load(it: &mut Assembler, width: napkin_bpf::assemble::Width, to: Register, offset: i32) {
@@ -76,7 +76,7 @@ fn one_of<const N: usize>(it: &mut Assembler, addresses: &[[u8; N]], offset: i32
         for (place, half) in address.chunks_exact(2).enumerate().rev() {
             let half = u16::from_be_bytes([half[0], half[1]]);
             load(it, Half, R4, offset + 2 * place as i32);
-            it.jump_if(R4, When::NotEqual, wire(half), next);
+            it.jump_if(R4, Condition::NotEqual, wire(half), next);
         }
         it.jump(found);
         it.place(next);
@@ -102,20 +102,20 @@ fn to_ports(it: &mut Assembler, ports: &[u16], addresses: &[IpAddr], ours: Label
     it.load(Word, R3, R6, DATA_END);
     reaches(it, ETHERNET, pass);
     load(it, Half, R5, ETHERNET - 2);
-    it.jump_if(R5, When::NotEqual, wire(0x8100), untagged);
+    it.jump_if(R5, Condition::NotEqual, wire(0x8100), untagged);
     it.add(R2, TAG);
     reaches(it, ETHERNET, pass);
     // VLAN 0 marks a priority tag: such a frame is in no VLAN, for the kernel, too.
     load(it, Half, R5, ETHERNET - TAG);
-    it.jump_if(R5, When::AnyBit, wire(0x0fff), pass);
+    it.jump_if(R5, Condition::AnyBit, wire(0x0fff), pass);
     load(it, Half, R5, ETHERNET - 2);
     it.place(untagged);
     // No code for a family without addresses: the verifier refuses unreachable code.
     if !v4.is_empty() {
-        it.jump_if(R5, When::Equal, wire(0x0800), four);
+        it.jump_if(R5, Condition::Equal, wire(0x0800), four);
     }
     if !v6.is_empty() {
-        it.jump_if(R5, When::Equal, wire(0x86dd), six);
+        it.jump_if(R5, Condition::Equal, wire(0x86dd), six);
     }
     it.jump(pass);
 
@@ -125,12 +125,12 @@ fn to_ports(it: &mut Assembler, ports: &[u16], addresses: &[IpAddr], ours: Label
         one_of(it, &v4, ETHERNET + 16, pass);
         // Pass all fragments, the first one too: the others have no ports, and only one side can reassemble them.
         load(it, Half, R5, ETHERNET + 6);
-        it.jump_if(R5, When::AnyBit, wire(0x3fff), pass);
+        it.jump_if(R5, Condition::AnyBit, wire(0x3fff), pass);
         load(it, Byte, R5, ETHERNET + 9);
         load(it, Byte, R0, ETHERNET);
         it.and(R0, 0x0f);
         it.shift_left(R0, 2);
-        it.jump_if(R0, When::LessOrEqual, IPV4 - 1, pass);
+        it.jump_if(R0, Condition::LessOrEqual, IPV4 - 1, pass);
         it.add_register(R2, R0);
         it.jump(transport);
     }
@@ -144,13 +144,13 @@ fn to_ports(it: &mut Assembler, ports: &[u16], addresses: &[IpAddr], ours: Label
 
     // `R2` now points one Ethernet header's length before the transport header.
     it.place(transport);
-    it.jump_if(R5, When::Equal, libc::IPPROTO_UDP, found);
-    it.jump_if(R5, When::NotEqual, libc::IPPROTO_TCP, pass);
+    it.jump_if(R5, Condition::Equal, libc::IPPROTO_UDP, found);
+    it.jump_if(R5, Condition::NotEqual, libc::IPPROTO_TCP, pass);
     it.place(found);
     reaches(it, ETHERNET + 4, pass);
     load(it, Half, R5, ETHERNET + 2);
     for port in ports {
-        it.jump_if(R5, When::Equal, wire(*port), ours);
+        it.jump_if(R5, Condition::Equal, wire(*port), ours);
     }
     it.jump(pass);
 }

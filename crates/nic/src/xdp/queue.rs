@@ -416,7 +416,7 @@ mod tests {
         }
         kernel.frames_a_call.store(1, Relaxed);
         assert!(!round(&mut queue));
-        assert_eq!(scene.wire.under_way(), 0);
+        assert_eq!(scene.wire.in_flight(), 0);
         let left = timerfd_gettime(&queue.wire.retry.timer).expect("a setting").it_value;
         assert_eq!((left.tv_sec, left.tv_nsec), (0, 0), "nothing waits any more");
     }
@@ -432,7 +432,7 @@ mod tests {
         kernel.frames_a_call.store(1, Relaxed);
         poll(&mut [PollFd::new(&queue.interrupt(), PollFlags::IN)], None).expect("the timer");
         queue.poll(8, 0, &mut Vec::new());
-        assert_eq!(scene.wire.under_way(), 0);
+        assert_eq!(scene.wire.in_flight(), 0);
     }
 
     #[test]

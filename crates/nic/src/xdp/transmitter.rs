@@ -331,12 +331,12 @@ impl Wire {
         self.calls.load(SeqCst)
     }
 
-    fn write(&self, frame: &[u8], now_or_later: When) -> Result<(), SendError> {
+    fn write(&self, frame: &[u8], now_or_later: Condition) -> Result<(), SendError> {
         self.check(frame)?;
         let written = self.in_turn(|ring| {
             self.put(ring, frame)?;
             self.written(1, frame.len() as u64);
-            if now_or_later == When::Now || self.unpublished.load(Relaxed) >= BATCH {
+            if now_or_later == Condition::Now || self.unpublished.load(Relaxed) >= BATCH {
                 self.submit(ring);
             }
             Ok(())
@@ -392,7 +392,7 @@ impl Wire {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum When {
+enum Condition {
     Now,
     Later,
 }
@@ -410,7 +410,7 @@ impl Ring {
 
 impl Transmitter for Wire {
     fn send(&self, frame: &[u8], _now: Ns) -> Result<(), SendError> {
-        self.write(frame, When::Now).inspect_err(|_| add(&self.counters.tx_dropped, 1))
+        self.write(frame, Condition::Now).inspect_err(|_| add(&self.counters.tx_dropped, 1))
     }
 
     /// Takes the lock and calls the kernel once for all frames.
@@ -471,7 +471,7 @@ impl Transmitter for Wire {
     }
 
     fn post(&self, frame: &[u8], _now: Ns) -> Result<(), SendError> {
-        self.write(frame, When::Later).inspect_err(|_| add(&self.counters.tx_dropped, 1))
+        self.write(frame, Condition::Later).inspect_err(|_| add(&self.counters.tx_dropped, 1))
     }
 
     fn flush(&self) {
@@ -481,7 +481,7 @@ impl Transmitter for Wire {
     }
 
     /// A thread that has the ring counts as one frame.
-    fn under_way(&self) -> usize {
+    fn in_flight(&self) -> usize {
         self.poll();
         let in_ring = self.with_ring(|ring| ring.out.iter().filter(|out| **out).count());
         in_ring.unwrap_or(1) + self.queued.len()

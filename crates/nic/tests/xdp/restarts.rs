@@ -13,7 +13,7 @@ use std::time::Duration;
 use napkin_nic::xdp::{Mode, Traffic, Xdp, XdpConfig, XdpError};
 use napkin_nic::{PacketQueue, Pool};
 use napkin_os::rights::{Right, keep_only};
-use napkin_testing::{Killed, test};
+use napkin_testing::{KillOnDrop, test};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::lab::{Engine, Lab, OURS, checked, numbered, open, small};
@@ -38,13 +38,13 @@ pub(crate) fn child() -> bool {
 
 /// Starts a process that opens the device, and returns its report. A child of this thread is in the same network
 /// namespace.
-fn another(what: &str) -> (Killed, String) {
+fn another(what: &str) -> (KillOnDrop, String) {
     let other = Command::new(std::env::current_exe().expect("this program"))
         .env("NAPKIN_XDP_CHILD", what)
         .stdout(Stdio::piped())
         .spawn()
         .expect("started");
-    let (mut other, mut said) = (Killed(other), String::new());
+    let (mut other, mut said) = (KillOnDrop(other), String::new());
     let out = other.0.stdout.take().expect("piped");
     BufReader::new(out).read_line(&mut said).expect("it speaks");
     (other, said.trim().to_owned())

@@ -166,7 +166,7 @@ fn possible() -> Vec<usize> {
 }
 
 /// Returns those of a thread's CPUs that are in `on`, the CPUs that are online.
-pub fn left_of(cpus: &[usize], on: &[usize]) -> Vec<usize> {
+pub fn still_available(cpus: &[usize], on: &[usize]) -> Vec<usize> {
     cpus.iter().copied().filter(|cpu| on.contains(cpu)).collect()
 }
 
@@ -237,7 +237,7 @@ pub fn allowed(thread: Option<i32>) -> Result<Vec<usize>, SchedError> {
 ///
 /// # Errors
 /// If the thread has ended.
-pub fn own_cpus(thread: i32) -> Result<Vec<usize>, SchedError> {
+pub fn cpus_to_restore(thread: i32) -> Result<Vec<usize>, SchedError> {
     let allowed = allowed(Some(thread))?;
     let follows = cpuset(thread).is_some_and(|all| all == allowed);
     let possible = if follows { possible() } else { Vec::new() };
@@ -391,7 +391,7 @@ mod tests {
             unpin(None, &[]).expect("nothing is asked for");
             assert_eq!(usable_cpus(), [here], "it stays");
             unpin(None, &had).expect("some of them are there");
-            (left_of(&had, &usable_cpus()), usable_cpus())
+            (still_available(&had, &usable_cpus()), usable_cpus())
         });
         assert_eq!(thread.join().expect("no panic"), (all.clone(), all));
     }
@@ -403,7 +403,7 @@ mod tests {
         assert_eq!(listed("Cpus_allowed:\t87\n"), None);
         let thread = std::thread::spawn(|| {
             let (had, usable) = (allowed(None).expect("it lives"), usable_cpus());
-            assert_eq!(left_of(&had, &usable), usable);
+            assert_eq!(still_available(&had, &usable), usable);
             pin(None, &usable[..1]).expect("it is there");
             assert_eq!(allowed(None).expect("it lives"), usable[..1]);
             unpin(None, &had).expect("they were its own");

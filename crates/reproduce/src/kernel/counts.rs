@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use napkin_machine::Who;
+use napkin_machine::CurrentTask;
 use napkin_workload::oracle::Observed;
 use serde::{Deserialize, Serialize};
 
@@ -71,11 +71,11 @@ fn named(
 }
 
 /// Tasks that are distinguished. "other" tasks ran on a CPU that the machine sees as idle.
-const OWNERS: [(&[Who], &str, &str); 4] = [
-    (&[Who::Idle, Who::Worker], "idle, non-empty polls", "idle, empty polls"),
-    (&[Who::App], "app, non-empty polls", "app, empty polls"),
-    (&[Who::Ksoftirqd], "ksoftirqd, non-empty polls", "ksoftirqd, empty polls"),
-    (&[Who::Kthread], "kthread, non-empty polls", "kthread, empty polls"),
+const OWNERS: [(&[CurrentTask], &str, &str); 4] = [
+    (&[CurrentTask::Idle, CurrentTask::Worker], "idle, non-empty polls", "idle, empty polls"),
+    (&[CurrentTask::App], "app, non-empty polls", "app, empty polls"),
+    (&[CurrentTask::Ksoftirqd], "ksoftirqd, non-empty polls", "ksoftirqd, empty polls"),
+    (&[CurrentTask::Kthread], "kthread, non-empty polls", "kthread, empty polls"),
 ];
 
 /// Whether a quantity counts empty polls, which are a rate and not a count if something busy polls.
@@ -103,7 +103,7 @@ pub(super) fn published(row: &OracleRow) -> Vec<(&'static str, u64)> {
 }
 
 /// Adds the polls by current task; `by` returns a task's number of polls, and of empty ones.
-fn owned(counts: &mut Vec<(&'static str, u64)>, by: impl Fn(Who) -> (u64, u64)) {
+fn owned(counts: &mut Vec<(&'static str, u64)>, by: impl Fn(CurrentTask) -> (u64, u64)) {
     for (current, full, empty) in OWNERS {
         let of = current.iter().map(|who| by(*who));
         let (all, none) = of.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));

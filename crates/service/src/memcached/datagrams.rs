@@ -79,7 +79,7 @@ impl<S: UdpExchange> MemcachedUdp<S> {
         let (mut client, mut rest) = (Client::default(), request);
         while !rest.is_empty() && self.output.len() <= ANSWER_LIMIT {
             match self.memcached.serve(&mut client, rest, &mut self.output, now) {
-                Served::Took(bytes) | Served::Part(bytes) => {
+                Served::Request(bytes) | Served::Continued(bytes) => {
                     rest = rest.get(bytes..).unwrap_or_default();
                 }
                 // A request must be complete in its datagram: the rest of the value will not come.

@@ -195,7 +195,7 @@ impl StreamService for Memcached {
     ) -> Served {
         let before = output.len();
         let served = self.answer(client, input, output, now);
-        let silent = matches!(served, Served::Took(_)) && output.len() == before;
+        let silent = matches!(served, Served::Request(_)) && output.len() == before;
         self.silent += u64::from(silent);
         served
     }
@@ -225,7 +225,7 @@ impl Memcached {
         if client.discard > 0 {
             let bytes = client.discard.min(input.len());
             client.discard -= bytes;
-            return Served::Part(bytes);
+            return Served::Continued(bytes);
         }
         if input.first() == Some(&BINARY) {
             // The binary protocol has no line ends: both sides would wait for ever.
@@ -255,9 +255,9 @@ impl Memcached {
                 Answered::Keys(retrieval) => {
                     let taken = line.start(input);
                     (client.retrieval, client.seen) = (Some(retrieval), end - taken);
-                    Served::Part(taken)
+                    Served::Continued(taken)
                 }
-                _ => Served::Part(end + 1),
+                _ => Served::Continued(end + 1),
             };
         }
         let command = line.word().unwrap_or_default();
@@ -266,16 +266,16 @@ impl Memcached {
             _ => self.classic(command, &mut line, rest, output, now),
         };
         match answered {
-            Answered::Line => Served::Took(end + 1),
-            Answered::Value(bytes) => Served::Took(end + 1 + bytes),
+            Answered::Line => Served::Request(end + 1),
+            Answered::Value(bytes) => Served::Request(end + 1 + bytes),
             Answered::Discard(bytes) => {
                 client.discard = bytes;
-                Served::Took(end + 1)
+                Served::Request(end + 1)
             }
             Answered::Keys(retrieval) => {
                 let taken = line.start(input);
                 (client.retrieval, client.seen) = (Some(retrieval), end - taken);
-                Served::Took(taken)
+                Served::Request(taken)
             }
             Answered::More => {
                 client.seen = end;

@@ -157,15 +157,15 @@ impl<S: BlockStore> StreamService for Nbd<S> {
             }
         };
         match handshake.serve(&self.export, input, output) {
-            Step::Took(bytes) => Served::Took(bytes),
-            Step::Discarded(bytes) => Served::Part(bytes),
+            Step::Took(bytes) => Served::Request(bytes),
+            Step::Discarded(bytes) => Served::Continued(bytes),
             Step::More => Served::More,
             Step::Close => Served::Close,
             Step::Ready(bytes) => {
                 let inbox = self.operations.inbox(session.flow);
                 let transmission = Transmission::new(inbox, handshake.structured());
                 session.stage = Stage::Transmission(Box::new(transmission));
-                Served::Took(bytes)
+                Served::Request(bytes)
             }
         }
     }

@@ -143,7 +143,7 @@ impl Transmission {
             if self.discard.is_none() {
                 self.refuse(cookie, refusal, output);
             }
-            return Served::Part(bytes as usize);
+            return Served::Continued(bytes as usize);
         }
         match self.current {
             Some(key) if self.is_incoming(key) => {
@@ -175,7 +175,7 @@ impl Transmission {
             }
             Err(refusal) => self.refuse(header.cookie, refusal, output),
         }
-        Served::Took(wire::REQUEST_HEADER)
+        Served::Request(wire::REQUEST_HEADER)
     }
 
     /// Returns what a request asks for, or the error to refuse it with.
@@ -323,7 +323,7 @@ impl Transmission {
                 false => self.operate(key, offset, Action::Write(payload), operations, output),
             }
         }
-        Served::Part(taken)
+        Served::Continued(taken)
     }
 
     /// Begins an operation of a request.

@@ -47,7 +47,7 @@ impl Client {
             rest = &rest[piece..];
             while !input.is_empty() {
                 match self.memcached.serve(&mut state, &input, &mut output, self.now) {
-                    Served::Took(taken) | Served::Part(taken) => {
+                    Served::Request(taken) | Served::Continued(taken) => {
                         assert!((1..=input.len()).contains(&taken), "{taken} of {}", input.len());
                         input.drain(..taken);
                     }

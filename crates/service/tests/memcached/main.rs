@@ -32,7 +32,9 @@ fn a_get_of_many_keys_is_answered_as_it_is_sent() {
     let (mut input, mut answered) = (line.as_bytes(), 0);
     while !input.is_empty() {
         let served = client.memcached.serve(&mut state, input, &mut output, client.now);
-        let (Served::Took(taken) | Served::Part(taken)) = served else { panic!("{served:?}") };
+        let (Served::Request(taken) | Served::Continued(taken)) = served else {
+            panic!("{served:?}")
+        };
         assert!(output.len() < 200_000, "{} bytes at once", output.len());
         input = &input[taken..];
         assert_eq!(output.ends_with(b"END\r\n"), input.is_empty());

@@ -184,7 +184,7 @@ impl<S: BlockStore> Client<S> {
             if !self.closed && !self.input.is_empty() && self.output.len() < 64 * 1_024 {
                 let (session, output) = (&mut self.session, &mut self.output);
                 match self.nbd.serve(session, &self.input, output, 0) {
-                    Served::Took(bytes) | Served::Part(bytes) => {
+                    Served::Request(bytes) | Served::Continued(bytes) => {
                         assert!((1..=self.input.len()).contains(&bytes), "{bytes}");
                         self.input.drain(..bytes);
                         happened = true;

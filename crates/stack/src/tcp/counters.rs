@@ -16,5 +16,5 @@ pub struct TcpCounters {
     /// SYNs dropped because the limit of connections was reached.
     pub refused: u64,
     /// Half-open connections evicted for newer ones.
-    pub pushed_out: u64,
+    pub evicted: u64,
 }

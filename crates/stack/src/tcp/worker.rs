@@ -302,7 +302,7 @@ impl<T> TcpWorker<T> {
         if let Some((_, oldest)) = self.half_open.first().copied()
             && (self.half_open.len() >= self.limits.half_open || full && late(oldest))
         {
-            self.counters.pushed_out += 1;
+            self.counters.evicted += 1;
             self.remove(oldest);
         }
         let Some(place) = self.admit(flow) else {

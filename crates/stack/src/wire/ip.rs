@@ -14,31 +14,31 @@ use smoltcp::wire::{
 use super::packet::Packet;
 use super::{IPV4_HEADER, IPV6_HEADER, LinkDestination, Received, can_send, resolve};
 use crate::address::group_mac;
-use crate::{Addresses, Fate};
+use crate::{Addresses, FrameOutcome};
 
 pub(super) fn v4(
     bytes: &[u8],
     us: &Addresses,
     to: LinkDestination,
     at: usize,
-) -> Result<Received, Fate> {
+) -> Result<Received, FrameOutcome> {
     if bytes.len() < IPV4_HEADER {
-        return Err(Fate::Truncated);
+        return Err(FrameOutcome::Truncated);
     }
     let ip = Ipv4Packet::new_unchecked(bytes);
     if ip.version() != 4 {
-        return Err(Fate::BadHeader);
+        return Err(FrameOutcome::BadHeader);
     }
     let header = usize::from(ip.header_len());
     let total = usize::from(ip.total_len());
     if header < IPV4_HEADER || total < header {
-        return Err(Fate::BadLength);
+        return Err(FrameOutcome::BadLength);
     }
     if bytes.len() < total {
-        return Err(Fate::Truncated);
+        return Err(FrameOutcome::Truncated);
     }
     if !ip.verify_checksum() {
-        return Err(Fate::BadChecksum);
+        return Err(FrameOutcome::BadChecksum);
     }
     let (source, destination) = (IpAddr::V4(ip.src_addr()), IpAddr::V4(ip.dst_addr()));
     let for_us = us.is_ours(destination);
@@ -46,16 +46,16 @@ pub(super) fn v4(
     match to {
         LinkDestination::Us if for_us => {}
         LinkDestination::Broadcast if !for_us && us.is_broadcast(destination) => {}
-        _ => return Err(Fate::NotForUs),
+        _ => return Err(FrameOutcome::NotForUs),
     }
     if !can_send(source, us) {
-        return Err(Fate::BadSource);
+        return Err(FrameOutcome::BadSource);
     }
     if header > IPV4_HEADER {
-        return Err(Fate::IpOptions);
+        return Err(FrameOutcome::IpOptions);
     }
     if ip.more_frags() || ip.frag_offset() != 0 {
-        return Err(Fate::Fragment);
+        return Err(FrameOutcome::Fragment);
     }
     let payload = ip.payload();
     let packet = Packet { source, destination, payload, for_us, at: at + IPV4_HEADER };
@@ -71,16 +71,16 @@ pub(super) fn v6(
     to: LinkDestination,
     mac: [u8; 6],
     at: usize,
-) -> Result<Received, Fate> {
+) -> Result<Received, FrameOutcome> {
     if bytes.len() < IPV6_HEADER {
-        return Err(Fate::Truncated);
+        return Err(FrameOutcome::Truncated);
     }
     let ip = Ipv6Packet::new_unchecked(bytes);
     if ip.version() != 6 {
-        return Err(Fate::BadHeader);
+        return Err(FrameOutcome::BadHeader);
     }
     if bytes.len() < ip.total_len() {
-        return Err(Fate::Truncated);
+        return Err(FrameOutcome::Truncated);
     }
     let (source, destination) = (ip.src_addr(), ip.dst_addr());
     let for_us = us.is_ours(destination.into());
@@ -89,8 +89,10 @@ pub(super) fn v6(
         LinkDestination::Group(mac)
             if us.in_group(destination) && group_mac(destination) == mac => {}
         // Another group that maps to the same Ethernet address.
-        LinkDestination::Group(_) if destination.is_multicast() => return Err(Fate::Multicast),
-        _ => return Err(Fate::NotForUs),
+        LinkDestination::Group(_) if destination.is_multicast() => {
+            return Err(FrameOutcome::Multicast);
+        }
+        _ => return Err(FrameOutcome::NotForUs),
     }
     let packet = Packet {
         source: source.into(),
@@ -103,62 +105,67 @@ pub(super) fn v6(
     // A duplicate address probe has no source address yet.
     let nobody = source.is_unspecified() && protocol == IpProtocol::Icmpv6;
     if !nobody && !can_send(packet.source, us) {
-        return Err(Fate::BadSource);
+        return Err(FrameOutcome::BadSource);
     }
     match protocol {
         IpProtocol::Icmpv6 => icmpv6(&packet, us, ip.hop_limit(), mac),
-        IpProtocol::Ipv6Frag => Err(Fate::Fragment),
+        IpProtocol::Ipv6Frag => Err(FrameOutcome::Fragment),
         // Those that smoltcp does not name: mobility, host identity, shim6 (IANA's list).
         IpProtocol::HopByHop
         | IpProtocol::Ipv6Route
         | IpProtocol::Ipv6Opts
         | IpProtocol::IpSecAh
-        | IpProtocol::Unknown(135 | 139 | 140) => Err(Fate::ExtensionHeader),
+        | IpProtocol::Unknown(135 | 139 | 140) => Err(FrameOutcome::ExtensionHeader),
         protocol => transport(&packet, protocol),
     }
 }
 
-fn transport(packet: &Packet<'_>, protocol: IpProtocol) -> Result<Received, Fate> {
+fn transport(packet: &Packet<'_>, protocol: IpProtocol) -> Result<Received, FrameOutcome> {
     match protocol {
         IpProtocol::Udp => udp(packet),
         IpProtocol::Tcp => tcp(packet),
-        _ => Err(Fate::UnknownProtocol),
+        _ => Err(FrameOutcome::UnknownProtocol),
     }
 }
 
-fn icmp(ip: &Packet<'_>) -> Result<Received, Fate> {
-    let packet = Icmpv4Packet::new_checked(ip.payload).map_err(|_| Fate::BadLength)?;
+fn icmp(ip: &Packet<'_>) -> Result<Received, FrameOutcome> {
+    let packet = Icmpv4Packet::new_checked(ip.payload).map_err(|_| FrameOutcome::BadLength)?;
     if !packet.verify_checksum() {
-        return Err(Fate::BadChecksum);
+        return Err(FrameOutcome::BadChecksum);
     }
     if packet.msg_type() != Icmpv4Message::EchoRequest || packet.msg_code() != 0 {
-        return Err(Fate::UnknownProtocol);
+        return Err(FrameOutcome::UnknownProtocol);
     }
     if !ip.for_us {
-        return Err(Fate::NotForUs);
+        return Err(FrameOutcome::NotForUs);
     }
     Ok(Received::Echo { end: ip.at + ip.payload.len() })
 }
 
-fn icmpv6(ip: &Packet<'_>, us: &Addresses, hops: u8, mac: [u8; 6]) -> Result<Received, Fate> {
+fn icmpv6(
+    ip: &Packet<'_>,
+    us: &Addresses,
+    hops: u8,
+    mac: [u8; 6],
+) -> Result<Received, FrameOutcome> {
     /// Bytes of the message header that every message must have.
     const HEADER: usize = 8;
     let (IpAddr::V6(source), IpAddr::V6(destination)) = (ip.source, ip.destination) else {
-        return Err(Fate::BadHeader);
+        return Err(FrameOutcome::BadHeader);
     };
     if ip.payload.len() < HEADER {
-        return Err(Fate::BadLength);
+        return Err(FrameOutcome::BadLength);
     }
     let packet = Icmpv6Packet::new_unchecked(ip.payload);
     if !packet.verify_checksum(&source, &destination) {
-        return Err(Fate::BadChecksum);
+        return Err(FrameOutcome::BadChecksum);
     }
     let kind = packet.msg_type();
     if kind == Icmpv6Message::NeighborSolicit {
         return resolve::solicitation(ip, us, hops, mac);
     }
     if source.is_unspecified() {
-        return Err(Fate::BadSource);
+        return Err(FrameOutcome::BadSource);
     }
     match kind {
         Icmpv6Message::NeighborAdvert => resolve::advertisement(ip, us, hops),
@@ -166,13 +173,13 @@ fn icmpv6(ip: &Packet<'_>, us: &Addresses, hops: u8, mac: [u8; 6]) -> Result<Rec
         Icmpv6Message::EchoRequest if packet.msg_code() == 0 => {
             Ok(Received::Echo { end: ip.at + ip.payload.len() })
         }
-        Icmpv6Message::PktTooBig => Err(Fate::PacketTooBig),
-        _ => Err(Fate::UnknownProtocol),
+        Icmpv6Message::PktTooBig => Err(FrameOutcome::PacketTooBig),
+        _ => Err(FrameOutcome::UnknownProtocol),
     }
 }
 
-fn udp(ip: &Packet<'_>) -> Result<Received, Fate> {
-    let packet = UdpPacket::new_checked(ip.payload).map_err(|_| Fate::BadLength)?;
+fn udp(ip: &Packet<'_>) -> Result<Received, FrameOutcome> {
+    let packet = UdpPacket::new_checked(ip.payload).map_err(|_| FrameOutcome::BadLength)?;
     // A checksum of 0 means none: IPv4 allows that, IPv6 does not (RFC 8200, 8.1).
     let none = packet.checksum() == 0;
     let right = match none {
@@ -180,19 +187,19 @@ fn udp(ip: &Packet<'_>) -> Result<Received, Fate> {
         false => packet.verify_checksum(&ip.source.into(), &ip.destination.into()),
     };
     if !right {
-        return Err(Fate::BadChecksum);
+        return Err(FrameOutcome::BadChecksum);
     }
     Ok(Received::Udp { port: packet.dst_port(), end: ip.at + usize::from(packet.len()) })
 }
 
-fn tcp(ip: &Packet<'_>) -> Result<Received, Fate> {
-    let packet = TcpPacket::new_checked(ip.payload).map_err(|_| Fate::BadLength)?;
+fn tcp(ip: &Packet<'_>) -> Result<Received, FrameOutcome> {
+    let packet = TcpPacket::new_checked(ip.payload).map_err(|_| FrameOutcome::BadLength)?;
     if !packet.verify_checksum(&ip.source.into(), &ip.destination.into()) {
-        return Err(Fate::BadChecksum);
+        return Err(FrameOutcome::BadChecksum);
     }
     // TCP is unicast only (RFC 1122, 4.2.3.10), and port 0 is reserved.
     if !ip.for_us || packet.src_port() == 0 || packet.dst_port() == 0 {
-        return Err(Fate::BadHeader);
+        return Err(FrameOutcome::BadHeader);
     }
     Ok(Received::Tcp { end: ip.at + ip.payload.len() })
 }

@@ -2,7 +2,7 @@
 //!
 //! Pure functions over bytes, on smoltcp's wire types. `classify` verifies everything that the stack relies on
 //! later (tag, lengths, checksums, addresses), layer by layer, and returns either the kind of the frame or the
-//! [`Fate`] for which it is dropped; a frame that passes can be read afterwards without further checks. Because
+//! [`FrameOutcome`] for which it is dropped; a frame that passes can be read afterwards without further checks. Because
 //! packets with IPv4 options or IPv6 extension headers are dropped, the Ethernet header alone determines all
 //! offsets (`Layout`).
 //!
@@ -17,7 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol};
 
 use crate::address::can_be_host;
-use crate::{Addresses, Fate};
+use crate::{Addresses, FrameOutcome};
 
 /// Bytes of an Ethernet header without a VLAN tag.
 pub const ETHERNET_HEADER: usize = 14;
@@ -70,24 +70,24 @@ pub(crate) enum Received {
 }
 
 /// Classifies a received frame, or returns the fate for which it is dropped.
-pub(crate) fn classify(bytes: &[u8], us: &Addresses) -> Result<Received, Fate> {
-    let frame = EthernetFrame::new_checked(bytes).map_err(|_| Fate::Truncated)?;
+pub(crate) fn classify(bytes: &[u8], us: &Addresses) -> Result<Received, FrameOutcome> {
+    let frame = EthernetFrame::new_checked(bytes).map_err(|_| FrameOutcome::Truncated)?;
     let (at, ether_type) = match u16::from(frame.ethertype()) {
         TAGGED => {
             let tag = bytes.get(ETHERNET_HEADER..ETHERNET_HEADER + VLAN_TAG);
-            let &[high, low, inner_high, inner_low] = tag.ok_or(Fate::Truncated)? else {
-                return Err(Fate::Truncated);
+            let &[high, low, inner_high, inner_low] = tag.ok_or(FrameOutcome::Truncated)? else {
+                return Err(FrameOutcome::Truncated);
             };
             let vlan = u16::from_be_bytes([high, low]) & 0xfff;
             // VLAN 0 is a priority tag (802.1Q) and treated as no tag.
             if vlan != us.vlan().unwrap_or(0) {
-                return Err(Fate::Vlan);
+                return Err(FrameOutcome::Vlan);
             }
             (ETHERNET_HEADER + VLAN_TAG, u16::from_be_bytes([inner_high, inner_low]))
         }
         // 802.1ad, and its pre-standard predecessor.
-        0x88a8 | 0x9100 => return Err(Fate::Vlan),
-        _ if us.vlan().is_some() => return Err(Fate::Untagged),
+        0x88a8 | 0x9100 => return Err(FrameOutcome::Vlan),
+        _ if us.vlan().is_some() => return Err(FrameOutcome::Untagged),
         ether_type => (ETHERNET_HEADER, ether_type),
     };
     let to = match frame.dst_addr() {
@@ -96,23 +96,23 @@ pub(crate) fn classify(bytes: &[u8], us: &Addresses) -> Result<Received, Fate> {
         mac if us.in_group_of(mac.0) => LinkDestination::Group(mac.0),
         // Counted separately, since every link carries some, unlike frames to wrong addresses.
         _ if ether_type == u16::from(EthernetProtocol::Ipv6) && !us.has_ipv6() => {
-            return Err(Fate::Ipv6);
+            return Err(FrameOutcome::Ipv6);
         }
-        mac if mac.is_multicast() => return Err(Fate::Multicast),
-        _ => return Err(Fate::NotForUs),
+        mac if mac.is_multicast() => return Err(FrameOutcome::Multicast),
+        _ => return Err(FrameOutcome::NotForUs),
     };
     if !is_host(frame.src_addr()) {
-        return Err(Fate::BadSource);
+        return Err(FrameOutcome::BadSource);
     }
     let (payload, mac) = (&bytes[at..], frame.src_addr().0);
     match ether_type.into() {
         EthernetProtocol::Ipv4 => ip::v4(payload, us, to, at),
         EthernetProtocol::Arp => resolve::arp(payload, us),
         EthernetProtocol::Ipv6 if us.has_ipv6() => ip::v6(payload, us, to, mac, at),
-        EthernetProtocol::Ipv6 => Err(Fate::Ipv6),
+        EthernetProtocol::Ipv6 => Err(FrameOutcome::Ipv6),
         // A second tag behind ours.
-        EthernetProtocol::Unknown(TAGGED | 0x88a8 | 0x9100) => Err(Fate::Vlan),
-        _ => Err(Fate::UnknownProtocol),
+        EthernetProtocol::Unknown(TAGGED | 0x88a8 | 0x9100) => Err(FrameOutcome::Vlan),
+        _ => Err(FrameOutcome::UnknownProtocol),
     }
 }
 

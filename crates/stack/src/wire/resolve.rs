@@ -11,7 +11,7 @@ use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress};
 use super::packet::Packet;
 use super::{Received, can_send, is_host};
 use crate::address::solicited;
-use crate::{Addresses, Fate};
+use crate::{Addresses, FrameOutcome};
 
 /// Bytes of a solicitation or an advertisement behind the IPv6 header, with one option.
 pub(crate) const NDISC: usize = OPTIONS + 8;
@@ -23,8 +23,8 @@ const OPTIONS: usize = 24;
 const SOURCE: u8 = 1;
 const TARGET: u8 = 2;
 
-pub(super) fn arp(bytes: &[u8], us: &Addresses) -> Result<Received, Fate> {
-    let packet = ArpPacket::new_checked(bytes).map_err(|_| Fate::Truncated)?;
+pub(super) fn arp(bytes: &[u8], us: &Addresses) -> Result<Received, FrameOutcome> {
+    let packet = ArpPacket::new_checked(bytes).map_err(|_| FrameOutcome::Truncated)?;
     // With the length right, this fails only for other hardware or protocol types.
     let ArpRepr::EthernetIpv4 {
         operation,
@@ -32,23 +32,23 @@ pub(super) fn arp(bytes: &[u8], us: &Addresses) -> Result<Received, Fate> {
         source_protocol_addr: source,
         target_hardware_addr: target_mac,
         target_protocol_addr: target,
-    } = ArpRepr::parse(&packet).map_err(|_| Fate::UnknownProtocol)?
+    } = ArpRepr::parse(&packet).map_err(|_| FrameOutcome::UnknownProtocol)?
     else {
-        return Err(Fate::UnknownProtocol);
+        return Err(FrameOutcome::UnknownProtocol);
     };
     let (ip, target) = (IpAddr::V4(source), IpAddr::V4(target));
     // An announcement: a host that appears, or takes over an address, requests or answers for itself (RFC 5227, 3).
     let announced = ip == target;
     if !announced && !us.is_ours(target) {
-        return Err(Fate::NotForUs);
+        return Err(FrameOutcome::NotForUs);
     }
     if !is_host(mac) {
-        return Err(Fate::BadHeader);
+        return Err(FrameOutcome::BadHeader);
     }
     // A probe (RFC 5227): asks from 0.0.0.0 whether the address is in use.
     let probe = !announced && source.is_unspecified() && operation == ArpOperation::Request;
     if !probe && !can_send(ip, us) {
-        return Err(Fate::BadSource);
+        return Err(FrameOutcome::BadSource);
     }
     let mac = mac.0;
     match operation {
@@ -61,8 +61,8 @@ pub(super) fn arp(bytes: &[u8], us: &Addresses) -> Result<Received, Fate> {
         ArpOperation::Reply if target_mac.0 == us.mac() => {
             Ok(Received::AddressClaim { mac, ip, overrides: true, update_only: false })
         }
-        ArpOperation::Reply => Err(Fate::NotForUs),
-        ArpOperation::Unknown(_) => Err(Fate::UnknownProtocol),
+        ArpOperation::Reply => Err(FrameOutcome::NotForUs),
+        ArpOperation::Unknown(_) => Err(FrameOutcome::UnknownProtocol),
     }
 }
 
@@ -72,7 +72,7 @@ pub(super) fn solicitation(
     us: &Addresses,
     hops: u8,
     from: [u8; 6],
-) -> Result<Received, Fate> {
+) -> Result<Received, FrameOutcome> {
     let target = target(packet, hops)?;
     let mac = address_in(packet, SOURCE)?;
     let (ip, target) = (packet.source, IpAddr::V6(target));
@@ -80,11 +80,11 @@ pub(super) fn solicitation(
         // A duplicate address probe: it carries no link-layer address and goes to the solicited-node group.
         let group = matches!(target, IpAddr::V6(it) if packet.destination == solicited(it));
         if mac.is_some() || !group {
-            return Err(Fate::BadHeader);
+            return Err(FrameOutcome::BadHeader);
         }
     }
     if !us.is_ours(target) {
-        return Err(Fate::NotForUs);
+        return Err(FrameOutcome::NotForUs);
     }
     let states_source = mac.is_some();
     Ok(Received::AddressQuery { mac: mac.unwrap_or(from), ip, target, states_source })
@@ -95,7 +95,7 @@ pub(super) fn advertisement(
     packet: &Packet<'_>,
     us: &Addresses,
     hops: u8,
-) -> Result<Received, Fate> {
+) -> Result<Received, FrameOutcome> {
     const SOLICITED: u8 = 0x40;
     const OVERRIDE: u8 = 0x20;
     let target = IpAddr::V6(target(packet, hops)?);
@@ -103,14 +103,14 @@ pub(super) fn advertisement(
     let flags = packet.payload[4];
     // A solicited advertisement is never sent to a group.
     if !packet.for_us && flags & SOLICITED != 0 {
-        return Err(Fate::BadHeader);
+        return Err(FrameOutcome::BadHeader);
     }
     // This includes our own address claimed by another host.
     if !can_send(target, us) {
-        return Err(Fate::BadSource);
+        return Err(FrameOutcome::BadSource);
     }
     // Without the option there is nothing to learn; a host whose address is known already may omit it.
-    let mac = mac.ok_or(Fate::UnknownProtocol)?;
+    let mac = mac.ok_or(FrameOutcome::UnknownProtocol)?;
     Ok(Received::AddressClaim {
         mac,
         ip: target,
@@ -120,31 +120,32 @@ pub(super) fn advertisement(
 }
 
 /// The target address of a solicitation or an advertisement.
-fn target(packet: &Packet<'_>, hops: u8) -> Result<Ipv6Addr, Fate> {
-    let target = packet.payload.get(8..OPTIONS).ok_or(Fate::BadLength)?;
-    let target = <[u8; 16]>::try_from(target).map_err(|_| Fate::BadLength)?;
+fn target(packet: &Packet<'_>, hops: u8) -> Result<Ipv6Addr, FrameOutcome> {
+    let target = packet.payload.get(8..OPTIONS).ok_or(FrameOutcome::BadLength)?;
+    let target = <[u8; 16]>::try_from(target).map_err(|_| FrameOutcome::BadLength)?;
     let target = Ipv6Addr::from_octets(target);
     if hops != 255 || packet.payload[1] != 0 || target.is_multicast() {
-        return Err(Fate::BadHeader);
+        return Err(FrameOutcome::BadHeader);
     }
     Ok(target)
 }
 
 /// The Ethernet address in the first option of this kind.
-fn address_in(packet: &Packet<'_>, kind: u8) -> Result<Option<[u8; 6]>, Fate> {
+fn address_in(packet: &Packet<'_>, kind: u8) -> Result<Option<[u8; 6]>, FrameOutcome> {
     let mut options = &packet.payload[OPTIONS..];
     let mut found = None;
     while let [own, units, ..] = *options {
         let length = usize::from(units) * 8;
-        let option = options.get(..length).filter(|it| !it.is_empty()).ok_or(Fate::BadLength)?;
+        let option =
+            options.get(..length).filter(|it| !it.is_empty()).ok_or(FrameOutcome::BadLength)?;
         if own == kind && found.is_none() {
-            let mac = <[u8; 6]>::try_from(&option[2..]).map_err(|_| Fate::BadLength)?;
+            let mac = <[u8; 6]>::try_from(&option[2..]).map_err(|_| FrameOutcome::BadLength)?;
             if !is_host(EthernetAddress(mac)) {
-                return Err(Fate::BadHeader);
+                return Err(FrameOutcome::BadHeader);
             }
             found = Some(mac);
         }
         options = &options[length..];
     }
-    if options.is_empty() { Ok(found) } else { Err(Fate::BadLength) }
+    if options.is_empty() { Ok(found) } else { Err(FrameOutcome::BadLength) }
 }

@@ -10,7 +10,7 @@ use smoltcp::wire::{
 use super::*;
 use crate::address::{ALL_NODES, group_mac, solicited};
 use crate::emit::{Addressing, put, write_udp};
-use crate::{Address, FrameBuilder};
+use crate::{Address, FrameBuilder, FrameOutcome as Outcome};
 
 const US: Address = Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
 const PEER: Address = Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
@@ -22,7 +22,7 @@ fn us() -> Addresses {
     Addresses::from(US).with(US6.ip, 64).unwrap()
 }
 
-fn classed(frame: &[u8]) -> Result<Received, Fate> {
+fn classed(frame: &[u8]) -> Result<Received, Outcome> {
     classify(frame, &us())
 }
 
@@ -102,7 +102,7 @@ fn every_flipped_bit_is_noticed_or_harmless() {
 fn every_cut_is_noticed() {
     for frame in datagrams() {
         for length in 0..frame.len() {
-            assert_eq!(classed(&frame[..length]), Err(Fate::Truncated), "at {length}");
+            assert_eq!(classed(&frame[..length]), Err(Outcome::Truncated), "at {length}");
         }
     }
 }
@@ -111,75 +111,77 @@ fn every_cut_is_noticed() {
 fn lengths_that_contradict_each_other_are_refused() {
     let frame = datagram(PEER, US, None, b"hello");
     let longer = with_ip(&frame, |ip| ip.set_total_len(34));
-    assert_eq!(classed(&longer), Err(Fate::Truncated));
+    assert_eq!(classed(&longer), Err(Outcome::Truncated));
     let headless = with_ip(&frame, |ip| ip.set_total_len(19));
-    assert_eq!(classed(&headless), Err(Fate::BadLength));
+    assert_eq!(classed(&headless), Err(Outcome::BadLength));
     let shorter = with_ip(&frame, |ip| ip.set_total_len(32));
-    assert_eq!(classed(&shorter), Err(Fate::BadLength));
+    assert_eq!(classed(&shorter), Err(Outcome::BadLength));
     let no_udp = with_ip(&frame, |ip| ip.set_total_len(24));
-    assert_eq!(classed(&no_udp), Err(Fate::BadLength));
+    assert_eq!(classed(&no_udp), Err(Outcome::BadLength));
     let mut small_header = frame.clone();
     small_header[ETHERNET_HEADER] = 0x44;
-    assert_eq!(classed(&small_header), Err(Fate::BadLength));
+    assert_eq!(classed(&small_header), Err(Outcome::BadLength));
     let mut udp_length = frame;
     udp_length[39] = 7;
-    assert_eq!(classed(&udp_length), Err(Fate::BadLength));
+    assert_eq!(classed(&udp_length), Err(Outcome::BadLength));
 
     let frame = datagram(PEER6, US6, None, b"hello");
-    for (length, fate) in [(14, Fate::Truncated), (12, Fate::BadLength), (4, Fate::BadLength)] {
+    for (length, fate) in
+        [(14, Outcome::Truncated), (12, Outcome::BadLength), (4, Outcome::BadLength)]
+    {
         let other = with_ip6(&frame, |ip| ip.set_payload_len(length));
         assert_eq!(classed(&other), Err(fate), "{length}");
     }
     // A length of 0 would be valid for a jumbogram, whose option is missing here (RFC 2675).
     let none = with_ip6(&frame, |ip| ip.set_payload_len(0));
-    assert_eq!(classed(&none), Err(Fate::BadLength));
+    assert_eq!(classed(&none), Err(Outcome::BadLength));
 }
 
 #[test]
 fn what_is_not_served_has_a_name() {
     let frame = datagram(PEER, US, None, b"hello");
     let fragment = with_ip(&frame, |ip| ip.set_more_frags(true));
-    assert_eq!(classed(&fragment), Err(Fate::Fragment));
+    assert_eq!(classed(&fragment), Err(Outcome::Fragment));
     let last = with_ip(&frame, |ip| ip.set_frag_offset(8));
-    assert_eq!(classed(&last), Err(Fate::Fragment));
+    assert_eq!(classed(&last), Err(Outcome::Fragment));
     let options = with_ip(&frame, |ip| ip.set_header_len(24));
-    assert_eq!(classed(&options), Err(Fate::IpOptions));
+    assert_eq!(classed(&options), Err(Outcome::IpOptions));
     let sctp = with_ip(&frame, |ip| ip.set_next_header(IpProtocol::Unknown(132)));
-    assert_eq!(classed(&sctp), Err(Fate::UnknownProtocol));
+    assert_eq!(classed(&sctp), Err(Outcome::UnknownProtocol));
     let ip6 = with_ip(&frame, |ip| ip.set_version(6));
-    assert_eq!(classed(&ip6), Err(Fate::BadHeader));
+    assert_eq!(classed(&ip6), Err(Outcome::BadHeader));
     let none = Addresses::from(US);
-    assert_eq!(classify(&datagram(PEER6, US6, None, b""), &none), Err(Fate::Ipv6));
+    assert_eq!(classify(&datagram(PEER6, US6, None, b""), &none), Err(Outcome::Ipv6));
 }
 
 #[test]
 fn an_extension_header_is_dropped_under_its_name() {
     let frame = datagram(PEER6, US6, None, b"hello");
     for (next, fate) in [
-        (0, Fate::ExtensionHeader),
-        (43, Fate::ExtensionHeader),
-        (44, Fate::Fragment),
-        (51, Fate::ExtensionHeader),
-        (60, Fate::ExtensionHeader),
-        (135, Fate::ExtensionHeader),
-        (139, Fate::ExtensionHeader),
-        (140, Fate::ExtensionHeader),
+        (0, Outcome::ExtensionHeader),
+        (43, Outcome::ExtensionHeader),
+        (44, Outcome::Fragment),
+        (51, Outcome::ExtensionHeader),
+        (60, Outcome::ExtensionHeader),
+        (135, Outcome::ExtensionHeader),
+        (139, Outcome::ExtensionHeader),
+        (140, Outcome::ExtensionHeader),
         // ESP (encrypted), and "no next header".
-        (50, Fate::UnknownProtocol),
-        (59, Fate::UnknownProtocol),
+        (50, Outcome::UnknownProtocol),
+        (59, Outcome::UnknownProtocol),
         // ICMP for IPv4 is not valid over IPv6.
-        (1, Fate::UnknownProtocol),
-        (132, Fate::UnknownProtocol),
+        (1, Outcome::UnknownProtocol),
+        (132, Outcome::UnknownProtocol),
     ] {
         let other = with_ip6(&frame, |ip| ip.set_next_header(IpProtocol::from(next)));
         assert_eq!(classed(&other), Err(fate), "{next}");
     }
     let ip4 = with_ip6(&frame, |ip| ip.set_version(4));
-    assert_eq!(classed(&ip4), Err(Fate::BadHeader));
+    assert_eq!(classed(&ip4), Err(Outcome::BadHeader));
     let icmpv6 = with_ip(&datagram(PEER, US, None, b""), |ip| {
         ip.set_next_header(IpProtocol::Icmpv6);
     });
-    assert_eq!(classed(&icmpv6), Err(Fate::UnknownProtocol));
+    assert_eq!(classed(&icmpv6), Err(Outcome::UnknownProtocol));
 }
 
 #[test]
@@ -189,7 +191,7 @@ fn a_datagram_without_a_checksum_passes_over_ipv4_alone() {
         let udp = Layout::of(&frame).unwrap().transport();
         frame[udp + 6..udp + 8].fill(0);
         assert_eq!(classed(&frame).is_ok(), passes);
-        assert!(passes || classed(&frame) == Err(Fate::BadChecksum));
+        assert!(passes || classed(&frame) == Err(Outcome::BadChecksum));
     }
 }
 
@@ -203,24 +205,24 @@ fn a_vlan_is_a_network_of_its_own() {
         let passed = Ok(Received::Udp { port: 7, end });
         assert_eq!(tags(&with(Some(100)), &inside), passed);
         assert_eq!(tags(&with(Some(0xf064)), &inside), passed, "with a priority, and droppable");
-        assert_eq!(tags(&with(Some(101)), &inside), Err(Fate::Vlan));
-        assert_eq!(tags(&with(None), &inside), Err(Fate::Untagged));
-        assert_eq!(tags(&with(Some(0)), &inside), Err(Fate::Vlan), "a priority is no VLAN");
+        assert_eq!(tags(&with(Some(101)), &inside), Err(Outcome::Vlan));
+        assert_eq!(tags(&with(None), &inside), Err(Outcome::Untagged));
+        assert_eq!(tags(&with(Some(0)), &inside), Err(Outcome::Vlan), "a priority is no VLAN");
         assert_eq!(tags(&with(Some(0)), &outside), passed);
         assert_eq!(tags(&with(Some(0xe000)), &outside), passed);
-        assert_eq!(tags(&with(Some(100)), &outside), Err(Fate::Vlan));
+        assert_eq!(tags(&with(Some(100)), &outside), Err(Outcome::Vlan));
         for host in [&inside, &outside] {
             for ether_type in [0x88a8u16, 0x9100] {
                 let mut provider = with(Some(100));
                 provider[12..14].copy_from_slice(&ether_type.to_be_bytes());
-                assert_eq!(tags(&provider, host), Err(Fate::Vlan));
+                assert_eq!(tags(&provider, host), Err(Outcome::Vlan));
             }
         }
         let mut twice = with(Some(100));
         twice[16..18].copy_from_slice(&[0x81, 0]);
-        assert_eq!(tags(&twice, &inside), Err(Fate::Vlan));
+        assert_eq!(tags(&twice, &inside), Err(Outcome::Vlan));
         for length in 14..18 {
-            assert_eq!(tags(&with(Some(100))[..length], &inside), Err(Fate::Truncated));
+            assert_eq!(tags(&with(Some(100))[..length], &inside), Err(Outcome::Truncated));
         }
     }
 }
@@ -240,9 +242,9 @@ fn only_a_request_for_an_echo_is_answered() {
         classed(&frame)
     };
     // Replies are never answered, or two stacks would answer each other for ever.
-    assert_eq!(with(0, 0), Err(Fate::UnknownProtocol), "an answer");
-    assert_eq!(with(8, 1), Err(Fate::UnknownProtocol), "a code that means nothing");
-    assert_eq!(with(3, 3), Err(Fate::UnknownProtocol), "unreachable");
+    assert_eq!(with(0, 0), Err(Outcome::UnknownProtocol), "an answer");
+    assert_eq!(with(8, 1), Err(Outcome::UnknownProtocol), "a code that means nothing");
+    assert_eq!(with(3, 3), Err(Outcome::UnknownProtocol), "unreachable");
 
     let (v6, hello) = (FrameBuilder::new(PEER6, US6), [128, 0, 0, 0, 0, 1, 0, 1]);
     let mut frame = vec![0; v6.length(5)];
@@ -254,18 +256,18 @@ fn only_a_request_for_an_echo_is_answered() {
         (message[0], message[1]) = (kind, code);
         classed(&icmpv6(PEER6, US6, 64, &message))
     };
-    assert_eq!(with(129, 0, 8), Err(Fate::UnknownProtocol), "an answer");
-    assert_eq!(with(128, 1, 8), Err(Fate::UnknownProtocol), "a code that means nothing");
-    assert_eq!(with(1, 4, 8), Err(Fate::UnknownProtocol), "unreachable");
-    assert_eq!(with(2, 0, 8), Err(Fate::PacketTooBig));
-    assert_eq!(with(134, 0, 16), Err(Fate::UnknownProtocol), "a router");
-    assert_eq!(with(137, 0, 40), Err(Fate::UnknownProtocol), "a redirect");
-    assert_eq!(with(155, 0, 8), Err(Fate::UnknownProtocol), "what smoltcp does not name");
+    assert_eq!(with(129, 0, 8), Err(Outcome::UnknownProtocol), "an answer");
+    assert_eq!(with(128, 1, 8), Err(Outcome::UnknownProtocol), "a code that means nothing");
+    assert_eq!(with(1, 4, 8), Err(Outcome::UnknownProtocol), "unreachable");
+    assert_eq!(with(2, 0, 8), Err(Outcome::PacketTooBig));
+    assert_eq!(with(134, 0, 16), Err(Outcome::UnknownProtocol), "a router");
+    assert_eq!(with(137, 0, 40), Err(Outcome::UnknownProtocol), "a redirect");
+    assert_eq!(with(155, 0, 8), Err(Outcome::UnknownProtocol), "what smoltcp does not name");
     for length in 2..8 {
-        assert_eq!(with(128, 0, length), Err(Fate::BadLength));
+        assert_eq!(with(128, 0, length), Err(Outcome::BadLength));
     }
     let nobody = Address::single(PEER.mac, Ipv6Addr::UNSPECIFIED.into());
-    assert_eq!(classed(&icmpv6(nobody, US6, 64, &hello)), Err(Fate::BadSource));
+    assert_eq!(classed(&icmpv6(nobody, US6, 64, &hello)), Err(Outcome::BadSource));
     let group = Address::single(group_mac(ALL_NODES), ALL_NODES.into());
     assert!(matches!(classed(&icmpv6(PEER6, group, 64, &hello)), Ok(Received::Echo { .. })));
 }
@@ -310,7 +312,11 @@ fn a_solicitation_is_for_hosts_on_the_link_alone() {
     for to in [US6, group] {
         assert_eq!(classed(&icmpv6(PEER6, to, 255, &ask)), query);
         for hops in [0, 64, 254] {
-            assert_eq!(classed(&icmpv6(PEER6, to, hops, &ask)), Err(Fate::BadHeader), "forwarded");
+            assert_eq!(
+                classed(&icmpv6(PEER6, to, hops, &ask)),
+                Err(Outcome::BadHeader),
+                "forwarded"
+            );
         }
     }
     let untold = ndisc(135, 0, target, &[]);
@@ -320,32 +326,36 @@ fn a_solicitation_is_for_hosts_on_the_link_alone() {
     let nobody = Address::single(PEER.mac, Ipv6Addr::UNSPECIFIED.into());
     let query = Ok(Received::AddressQuery { mac, ip: nobody.ip, target, states_source: false });
     assert_eq!(classed(&icmpv6(nobody, group, 255, &untold)), query, "is it free?");
-    assert_eq!(classed(&icmpv6(nobody, group, 255, &ask)), Err(Fate::BadHeader), "not its own yet");
+    assert_eq!(
+        classed(&icmpv6(nobody, group, 255, &ask)),
+        Err(Outcome::BadHeader),
+        "not its own yet"
+    );
     assert_eq!(
         classed(&icmpv6(nobody, US6, 255, &untold)),
-        Err(Fate::BadHeader),
+        Err(Outcome::BadHeader),
         "not in its group"
     );
 
     let other = ndisc(135, 0, "fd00:0:0:1::1".parse().unwrap(), &SOURCE);
-    assert_eq!(classed(&icmpv6(PEER6, group, 255, &other)), Err(Fate::NotForUs));
+    assert_eq!(classed(&icmpv6(PEER6, group, 255, &other)), Err(Outcome::NotForUs));
     let all = ndisc(135, 0, ALL_NODES.into(), &SOURCE);
-    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &all)), Err(Fate::BadHeader));
+    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &all)), Err(Outcome::BadHeader));
     let mut coded = ask.clone();
     coded[1] = 1;
-    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &coded)), Err(Fate::BadHeader));
+    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &coded)), Err(Outcome::BadHeader));
     for length in 8..ask.len() {
         let cut = icmpv6(PEER6, US6, 255, &ask[..length]);
         let whole = length == 24;
         assert_eq!(classed(&cut).is_ok(), whole, "{length}");
-        assert!(whole || classed(&cut) == Err(Fate::BadLength));
+        assert!(whole || classed(&cut) == Err(Outcome::BadLength));
     }
     for (options, fate) in [
-        (&[1, 0, 2, 0, 0, 0, 0, 2][..], Fate::BadLength),
-        (&[14, 0, 0, 0, 0, 0, 0, 0], Fate::BadLength),
-        (&[1, 2, 2, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0], Fate::BadLength),
-        (&[1, 1, 3, 0, 0, 0, 0, 2], Fate::BadHeader),
-        (&[1, 1, 0, 0, 0, 0, 0, 0], Fate::BadHeader),
+        (&[1, 0, 2, 0, 0, 0, 0, 2][..], Outcome::BadLength),
+        (&[14, 0, 0, 0, 0, 0, 0, 0], Outcome::BadLength),
+        (&[1, 2, 2, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0], Outcome::BadLength),
+        (&[1, 1, 3, 0, 0, 0, 0, 2], Outcome::BadHeader),
+        (&[1, 1, 0, 0, 0, 0, 0, 0], Outcome::BadHeader),
     ] {
         let odd = ndisc(135, 0, target, options);
         assert_eq!(classed(&icmpv6(PEER6, US6, 255, &odd)), Err(fate), "{options:?}");
@@ -369,15 +379,15 @@ fn an_advertisement_tells_an_address_and_whether_it_overrides() {
     assert_eq!(classed(&icmpv6(PEER6, US6, 255, &tell(0x40, &TARGET))), claim(false));
     assert_eq!(classed(&icmpv6(PEER6, group, 255, &tell(0x20, &TARGET))), claim(true));
     let answered = icmpv6(PEER6, group, 255, &tell(0x60, &TARGET));
-    assert_eq!(classed(&answered), Err(Fate::BadHeader), "an answer to everybody");
+    assert_eq!(classed(&answered), Err(Outcome::BadHeader), "an answer to everybody");
     let forwarded = icmpv6(PEER6, US6, 254, &tell(0x60, &TARGET));
-    assert_eq!(classed(&forwarded), Err(Fate::BadHeader));
+    assert_eq!(classed(&forwarded), Err(Outcome::BadHeader));
     let untold = icmpv6(PEER6, US6, 255, &tell(0x60, &[]));
-    assert_eq!(classed(&untold), Err(Fate::UnknownProtocol));
+    assert_eq!(classed(&untold), Err(Outcome::UnknownProtocol));
     let ours = ndisc(136, 0x60, US6.ip, &TARGET);
-    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &ours)), Err(Fate::BadSource), "our address");
+    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &ours)), Err(Outcome::BadSource), "our address");
     let nobody = Address::single(PEER.mac, Ipv6Addr::UNSPECIFIED.into());
-    assert_eq!(classed(&icmpv6(nobody, US6, 255, &tell(0x60, &TARGET))), Err(Fate::BadSource));
+    assert_eq!(classed(&icmpv6(nobody, US6, 255, &tell(0x60, &TARGET))), Err(Outcome::BadSource));
 }
 
 #[test]
@@ -405,12 +415,12 @@ fn an_address_is_asked_for_and_told_by_hosts_alone() {
     };
     assert_eq!(arp(ask, ipv4, [0; 6]), query(ipv4));
     assert_eq!(arp(ask, nobody, [0; 6]), query(nobody), "a probe");
-    assert_eq!(arp(ask, group, [0; 6]), Err(Fate::BadSource));
+    assert_eq!(arp(ask, group, [0; 6]), Err(Outcome::BadSource));
     let claim =
         Received::AddressClaim { mac, ip: ipv4.into(), overrides: true, update_only: false };
     assert_eq!(arp(tell, ipv4, US.mac), Ok(claim));
-    assert_eq!(arp(tell, nobody, US.mac), Err(Fate::BadSource));
-    assert_eq!(arp(tell, ipv4, [2, 0, 0, 0, 0, 9]), Err(Fate::NotForUs), "told to another");
+    assert_eq!(arp(tell, nobody, US.mac), Err(Outcome::BadSource));
+    assert_eq!(arp(tell, ipv4, [2, 0, 0, 0, 0, 9]), Err(Outcome::NotForUs), "told to another");
 }
 
 #[test]
@@ -449,15 +459,15 @@ fn only_hosts_can_send() {
     for source in ["0.0.0.0", "127.0.0.1", "255.255.255.255", "10.0.0.255", "224.0.0.1", "10.0.0.1"]
     {
         let forged = with_ip(&frame, |ip| ip.set_src_addr(source.parse().unwrap()));
-        assert_eq!(classed(&forged), Err(Fate::BadSource), "{source}");
+        assert_eq!(classed(&forged), Err(Outcome::BadSource), "{source}");
     }
     let mut group = frame;
     group[6] |= 1;
-    assert_eq!(classed(&group), Err(Fate::BadSource));
+    assert_eq!(classed(&group), Err(Outcome::BadSource));
     let frame = datagram(PEER6, US6, None, b"hello");
     for source in ["::", "::1", "ff02::1", "fd00::1", "::ffff:10.0.0.2"] {
         let forged = with_ip6(&frame, |ip| ip.set_src_addr(source.parse().unwrap()));
-        assert_eq!(classed(&forged), Err(Fate::BadSource), "{source}");
+        assert_eq!(classed(&forged), Err(Outcome::BadSource), "{source}");
     }
 }
 
@@ -468,25 +478,25 @@ fn what_is_for_many_must_be_so_on_both_layers() {
     for (from, us, many) in [(PEER, US, all), (PEER6, US6, nodes)] {
         let to = |mac, ip| classed(&datagram(from, Address::single(mac, ip), None, b"x"));
         assert!(matches!(to(many.mac, many.ip), Ok(Received::Udp { port: 7, .. })));
-        assert_eq!(to(many.mac, us.ip), Err(Fate::NotForUs));
-        assert_eq!(to(us.mac, many.ip), Err(Fate::NotForUs));
-        assert_eq!(to(from.mac, from.ip), Err(Fate::NotForUs));
-        assert_eq!(to(us.mac, from.ip), Err(Fate::NotForUs));
+        assert_eq!(to(many.mac, us.ip), Err(Outcome::NotForUs));
+        assert_eq!(to(us.mac, many.ip), Err(Outcome::NotForUs));
+        assert_eq!(to(from.mac, from.ip), Err(Outcome::NotForUs));
+        assert_eq!(to(us.mac, from.ip), Err(Outcome::NotForUs));
     }
     // Another group that maps to the same Ethernet address.
     let other = Address::single(nodes.mac, "ff05::1".parse().unwrap());
-    assert_eq!(classed(&datagram(PEER6, other, None, b"x")), Err(Fate::Multicast));
+    assert_eq!(classed(&datagram(PEER6, other, None, b"x")), Err(Outcome::Multicast));
     let broadcast = Address::single([0xff; 6], US6.ip);
-    assert_eq!(classed(&datagram(PEER6, broadcast, None, b"x")), Err(Fate::NotForUs));
+    assert_eq!(classed(&datagram(PEER6, broadcast, None, b"x")), Err(Outcome::NotForUs));
 }
 
 #[test]
 fn what_every_link_carries_is_told_apart_from_what_has_lost_its_way() {
     let group = Address { mac: [1, 0, 0x5e, 0, 0, 0xfb], ..US };
     let mut frame = datagram(PEER, group, None, b"mDNS");
-    assert_eq!(classed(&frame), Err(Fate::Multicast));
+    assert_eq!(classed(&frame), Err(Outcome::Multicast));
     frame[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 2]);
     frame[12..14].copy_from_slice(&[0x86, 0xdd]);
-    assert_eq!(classed(&frame), Err(Fate::Multicast));
-    assert_eq!(classify(&frame, &Addresses::from(US)), Err(Fate::Ipv6));
+    assert_eq!(classed(&frame), Err(Outcome::Multicast));
+    assert_eq!(classify(&frame, &Addresses::from(US)), Err(Outcome::Ipv6));
 }

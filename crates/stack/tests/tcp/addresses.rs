@@ -43,7 +43,7 @@ fn a_peer_whose_ethernet_address_changes_is_followed_and_who_only_says_so_is_not
             let answered: Vec<Vec<u8>> = net.server.out.0.lock().unwrap().drain(..).collect();
             assert!(answered.iter().all(|frame| frame[..6] == peer), "{answered:02x?}");
         }
-        assert_eq!(net.server.stack.counters().of(Fate::BadChecksum), 0);
+        assert_eq!(net.server.stack.counters().of(FrameOutcome::BadChecksum), 0);
         // Two rounds of the peer's own segments, by another router.
         answered_to(&mut net, other);
         answered_to(&mut net, other);
@@ -126,7 +126,7 @@ fn beyond_the_link_an_ipv4_segment_may_be_cut_and_on_it_may_not() {
         }
         assert_eq!(net.client.application.done, 1);
         assert_eq!(net.longest, (14 + 1_500, 14 + 1_500));
-        assert_eq!(net.client.stack.counters().of(Fate::BadChecksum), 0);
+        assert_eq!(net.client.stack.counters().of(FrameOutcome::BadChecksum), 0);
         assert!(numbers.len() > 10, "{numbers:?}");
         let own = numbers.windows(2).all(|two| two[1] == two[0].wrapping_add(1));
         assert!(if beyond { own } else { numbers.iter().all(|number| *number == 0) });

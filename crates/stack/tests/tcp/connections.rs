@@ -78,7 +78,7 @@ fn nobody_opens_a_connection_to_a_port_that_only_began_one() {
     assert_eq!(net.client.worker.connections(), 1, "in TIME-WAIT");
     net.client.deliver(&[syn], net.now);
     assert_eq!((net.client.worker.connections(), net.client.worker.half_open()), (1, 0));
-    assert_eq!(net.client.stack.counters().of(Fate::BadChecksum), 0);
+    assert_eq!(net.client.stack.counters().of(FrameOutcome::BadChecksum), 0);
 }
 
 /// Closes every connection.
@@ -188,7 +188,7 @@ fn a_segment_without_a_worker_is_dropped_by_name() {
     let wire: Arc<dyn Transmitter> = Arc::<Wire>::default();
     let mut input = Input::new(Arc::clone(&stack), 1, wire);
     input.deliver(&mut vec![frame(&syn(9))], 1);
-    assert_eq!(stack.counters().of(Fate::NoPort), 1);
+    assert_eq!(stack.counters().of(FrameOutcome::NoPort), 1);
 }
 
 /// Whether the first of three initial sequence numbers predicts the others, had smoltcp's generator (sPCG32) drawn

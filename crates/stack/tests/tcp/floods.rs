@@ -17,8 +17,8 @@ fn a_flood_of_syns_pushes_out_itself_and_nobody_else() {
     }
     assert_eq!(net.server.worker.half_open(), 8);
     assert_eq!(net.server.worker.connections(), 9);
-    let TcpCounters { opened, pushed_out, .. } = net.server.worker.counters();
-    assert_eq!((opened, pushed_out), (1, 92));
+    let TcpCounters { opened, evicted, .. } = net.server.worker.counters();
+    assert_eq!((opened, evicted), (1, 92));
     // A peer that completes the handshake gets through all the same.
     net.connect();
     net.run(6);
@@ -39,8 +39,8 @@ fn where_all_places_are_half_open_a_flood_still_pushes_out_itself() {
     assert_eq!((net.server.worker.connections(), net.server.worker.half_open()), (4, 4));
     net.server.out.0.lock().unwrap().clear();
     let told = |net: &Net<Sender, Echo>| {
-        let TcpCounters { opened, pushed_out, refused, .. } = net.server.worker.counters();
-        (opened, pushed_out, refused)
+        let TcpCounters { opened, evicted, refused, .. } = net.server.worker.counters();
+        (opened, evicted, refused)
     };
     assert_eq!(told(&net), (0, 0, 6), "whoever has just asked is given time to answer");
     net.now += 1_000 * MILLISECOND;
@@ -60,10 +60,10 @@ fn a_flood_leaves_what_we_begin_and_we_leave_what_peers_begin() {
         let syn = syn(port);
         server.deliver(&[syn], net.now);
     }
-    assert_eq!((server.worker.half_open(), server.worker.counters().pushed_out), (1 + 2, 8));
+    assert_eq!((server.worker.half_open(), server.worker.counters().evicted), (1 + 2, 8));
     server.worker.connect(peer, NAPI_ID).expect("room");
     assert_eq!(server.worker.connect(peer, NAPI_ID), Err(ListenError::TooMany(2)));
-    assert_eq!((server.worker.half_open(), server.worker.counters().pushed_out), (2 + 2, 8));
+    assert_eq!((server.worker.half_open(), server.worker.counters().evicted), (2 + 2, 8));
     // The limit of all connections acts in the same way.
     let limits = TcpLimits { connections: 1, ..TcpLimits::default() };
     let mut net = Net::new(Sender::of(5), Echo::default(), limits);

@@ -14,8 +14,8 @@ use napkin_nic::{Frame, Pool, SendError, Transmitter};
 use napkin_policy::{MILLISECOND, NEVER, Ns};
 use napkin_stack::tcp::{ListenError, TcpCounters};
 use napkin_stack::{
-    Address, Addresses, ByteStream, Fate, Flow, Input, Socket, Stack, TcpApplication, TcpLimits,
-    TcpWorker,
+    Address, Addresses, ByteStream, Flow, FrameOutcome, Input, Socket, Stack, TcpApplication,
+    TcpLimits, TcpWorker,
 };
 use proptest::prelude::*;
 use smoltcp::phy::ChecksumCapabilities;

@@ -17,26 +17,26 @@ pub(super) struct Devices {
     /// Why a device's instances have no interrupt, by ifindex.
     pub(super) no_irq: BTreeMap<u32, NoIrq>,
     /// The IDs of the instances whose frames are handed to other CPUs (RPS).
-    pub(super) handed_over: Vec<u32>,
+    pub(super) steered: Vec<u32>,
     read_at: Option<Instant>,
 }
 
 impl Devices {
     pub(super) fn read(netdev: &mut Netdev) -> Result<Devices, DeviceError> {
         let (mut napis, mut no_irq) = (BTreeMap::new(), BTreeMap::new());
-        let (handing, mut handed_over) = (sysfs::handing_over(), Vec::new());
+        let (handing, mut steered) = (sysfs::devices_with_rps(), Vec::new());
         let devices = device::read_all(netdev)?;
         let ifindexes = devices.iter().map(|device| device.ifindex).collect();
         let reasons = NoIrqs::default();
         for device in devices {
             no_irq.extend(reasons.of(&device).map(|why| (device.ifindex, why)));
             let hands = handing.contains(&device.ifname);
-            handed_over.extend(device.napis.iter().map(|napi| napi.id).filter(|_| hands));
+            steered.extend(device.napis.iter().map(|napi| napi.id).filter(|_| hands));
             for napi in device.napis {
                 napis.insert((device.ifindex, napi.id), (device.ifname.clone(), napi));
             }
         }
-        Ok(Devices { napis, ifindexes, no_irq, handed_over, read_at: Some(Instant::now()) })
+        Ok(Devices { napis, ifindexes, no_irq, steered, read_at: Some(Instant::now()) })
     }
 
     /// Whether instances came or went, or the last read is older than `longest`.

@@ -116,7 +116,7 @@ mod tests {
             (2, NoIrq::Virtual),
             (3, NoIrq::Virtual),
             (4, NoIrq::Shared { irq: 38 }),
-            (5, NoIrq::Untold { driver: Some("hv_netvsc".into()) }),
+            (5, NoIrq::Unreported { driver: Some("hv_netvsc".into()) }),
         ]);
         let napis = [
             instance(2, "va", &[0], &[]),

@@ -1,6 +1,6 @@
 //! Tests of the programs themselves: what they cost, what they leave behind, and what the verifier reports.
 
-use napkin_testing::{Killed, test};
+use napkin_testing::{KillOnDrop, test};
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn kill_9_leaves_no_program_no_map_and_no_link() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("a child");
-    let mut child = Killed(child);
+    let mut child = KillOnDrop(child);
     let mut output = BufReader::new(child.0.stdout.take().expect("a pipe").take(10_000));
     let mut line = String::new();
     while !line.contains("counting") {

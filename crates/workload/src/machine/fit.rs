@@ -105,7 +105,7 @@ impl Search<'_> {
         };
         let mut found = Vec::new();
         let (jobs, places) = (pool::jobs(self.options.jobs), 0..new.len() as u64);
-        pool::each(jobs, places, &Interrupt::default(), error, |place, error| {
+        pool::run_each(jobs, places, &Interrupt::default(), error, |place, error| {
             let error = error.ok().filter(|error| error.is_finite()).unwrap_or(f64::INFINITY);
             found.push((place as usize, error));
             ControlFlow::Continue(())
@@ -134,7 +134,7 @@ pub fn fit(
         axes.iter().map(|axis| axis.place(profile.get(&axis.key.path()))).collect();
     // Evaluate the current values themselves: their positions on the axes would round them.
     let mut before = f64::INFINITY;
-    pool::each(
+    pool::run_each(
         NonZeroUsize::MIN,
         0..1,
         &Interrupt::default(),

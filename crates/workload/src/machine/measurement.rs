@@ -86,7 +86,7 @@ fn split(outcome: &Outcome) -> Option<CpuSplit> {
         wall_ns: outcome.window,
         cpus: outcome.serving.len() as u32,
         cpu_ns: sum(|cpu| cpu.used[1..].iter().sum()),
-        poll_ns: sum(|cpu| cpu.polled_in_vain),
+        poll_ns: sum(|cpu| cpu.empty_poll_time),
         run_delay_ns: sum(|cpu| cpu.waited),
         steal_ns: 0,
     })

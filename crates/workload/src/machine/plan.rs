@@ -26,7 +26,7 @@ use napkin_measure::uncertainty::{Drawn, Uncertainty};
 use napkin_policy::NamedPolicy;
 
 /// Longest virtual time of one run, warm-up included: one hour.
-pub const LONGEST: Ns = 3_600_000 * MILLISECOND;
+pub const MAX_VIRTUAL_TIME: Ns = 3_600_000 * MILLISECOND;
 
 /// What a reader must know about interrupts if transmissions raise them, too.
 const BOTH_KINDS: &str = "irqs/pkt, and interrupts in the JSON, are of both kinds, receive and transmit: this \
@@ -160,7 +160,7 @@ impl Plan<'_> {
                 return Err(PlanError::Nothing(what));
             }
         }
-        if self.window == 0 || self.window.saturating_add(self.warm_up) > LONGEST {
+        if self.window == 0 || self.window.saturating_add(self.warm_up) > MAX_VIRTUAL_TIME {
             return Err(PlanError::Window(self.window.saturating_add(self.warm_up)));
         }
         if self.repetitions > MOST_REPETITIONS as u64 {
@@ -263,14 +263,14 @@ impl Plan<'_> {
         for place in 0..count {
             match partial.found(self.scenario.name(), place) {
                 Some(figures) => {
-                    progress.past();
+                    progress.skip();
                     results[(place % rows) as usize].push((place, Ok(figures)));
                 }
                 None => left.push(place),
             }
         }
         let jobs = pool::jobs(self.jobs);
-        pool::each(
+        pool::run_each(
             jobs,
             0..left.len() as u64,
             interrupt,
@@ -440,7 +440,7 @@ impl Plan<'_> {
             Ok(timeline)
         };
         let jobs = pool::jobs(self.jobs);
-        pool::each(jobs, 0..rows as u64, interrupt, record, |place, result| {
+        pool::run_each(jobs, 0..rows as u64, interrupt, record, |place, result| {
             let row = place as usize;
             let panicked = |why| Err(PlanError::Run { what: self.name(row), why });
             found[row] = Some(result.unwrap_or_else(panicked));

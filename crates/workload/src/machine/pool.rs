@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use napkin_machine::abandon::{Abandoned, give_up_on};
+use napkin_machine::abort::{Aborted, abort_by};
 
 use crate::interrupt::Interrupt;
 
@@ -27,7 +27,7 @@ pub fn jobs(asked: Option<NonZeroUsize>) -> NonZeroUsize {
 /// completion. When it returns `Break`, no further run begins; runs in progress finish, and `done` still receives
 /// their results. On an interrupt, machines in progress are abandoned without a result. A run that panics yields
 /// the panic's message as its error.
-pub fn each<R: Send>(
+pub fn run_each<R: Send>(
     jobs: NonZeroUsize,
     places: Range<u64>,
     interrupt: &Interrupt,
@@ -40,7 +40,7 @@ pub fn each<R: Send>(
     let threads = places.end.saturating_sub(places.start).min(jobs.get() as u64);
     let (results, finished) = mpsc::channel();
     let work = |results: mpsc::Sender<_>| {
-        give_up_on(Arc::clone(&abandon));
+        abort_by(Arc::clone(&abandon));
         while !enough.load(Ordering::Relaxed) && interrupt.check().is_ok() {
             let place = next.fetch_add(1, Ordering::Relaxed);
             if place >= places.end {
@@ -48,7 +48,7 @@ pub fn each<R: Send>(
             }
             // A panic is a broken invariant of the model; it must not end the other runs.
             let result = catch_unwind(AssertUnwindSafe(|| run(place)));
-            if result.as_ref().is_err_and(|panic| panic.is::<Abandoned>()) {
+            if result.as_ref().is_err_and(|panic| panic.is::<Aborted>()) {
                 break;
             }
             if results.send((place, result.map_err(|panic| panic_message(&*panic)))).is_err() {
@@ -94,7 +94,7 @@ mod tests {
     fn all(jobs: usize, count: u64) -> Vec<(u64, Result<u64, String>)> {
         let mut results = Vec::new();
         let jobs = NonZeroUsize::new(jobs).unwrap();
-        each(
+        run_each(
             jobs,
             0..count,
             &Interrupt::default(),
@@ -121,7 +121,7 @@ mod tests {
     fn a_panic_costs_its_own_run_only() {
         let mut failed = Vec::new();
         let run = |place| assert!(place != 2, "two owners");
-        each(NonZeroUsize::MIN, 0..4, &Interrupt::default(), run, |place, result| {
+        run_each(NonZeroUsize::MIN, 0..4, &Interrupt::default(), run, |place, result| {
             if let Err(why) = result {
                 failed.push((place, why));
             }
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn enough_is_enough() {
         let mut seen = 0;
-        each(
+        run_each(
             NonZeroUsize::MIN,
             0..u64::MAX,
             &Interrupt::default(),
@@ -159,7 +159,7 @@ mod tests {
                 napkin_machine::swarm::run(more).unwrap();
             }
         };
-        each(NonZeroUsize::MIN, 1..u64::MAX, &interrupt, run, |_, result| {
+        run_each(NonZeroUsize::MIN, 1..u64::MAX, &interrupt, run, |_, result| {
             assert_eq!(result, Ok(()));
             seeds.set(seeds.get() + 1);
             ControlFlow::Continue(())

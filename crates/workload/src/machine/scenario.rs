@@ -6,7 +6,7 @@
 use std::fmt;
 
 use crate::machine::run::{Outcome, Run};
-use napkin_machine::profile::{Constants, Profile, ProfileError, Takes};
+use napkin_machine::profile::{Constants, Profile, ProfileError, ValueKind};
 use napkin_policy::text::quoted;
 use serde_json::{Map, Value};
 
@@ -137,7 +137,7 @@ pub(crate) fn rate_of(
     let link = profile.get("link.rate");
     let most = link / 8.0 / f64::from(bytes);
     if rate as f64 > most {
-        let show = |bits: f64| Takes::Rate.show(bits);
+        let show = |bits: f64| ValueKind::Rate.show(bits);
         return Err(LoadError::BeyondWire {
             given: quoted(text),
             frames: rate as f64,

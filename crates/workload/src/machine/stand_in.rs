@@ -28,7 +28,7 @@ impl Client for Periodic {
 
     fn timer(&mut self, machine: &mut Machine<'_>, _: u64) {
         let now = machine.now();
-        machine.fall_due();
+        machine.request_due();
         machine.send_to_host(Packet::new(0, Kind::Data, BYTES, 0, now));
         let jitter = machine.rng().below(self.gap / 4 + 1);
         machine.client_timer(now + self.gap + jitter - self.gap / 8, 0);

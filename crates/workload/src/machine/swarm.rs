@@ -121,7 +121,7 @@ pub fn run(
         }
         Ok(once)
     };
-    pool::each(pool::jobs(jobs), state.next..end, interrupt, one, |seed, result| {
+    pool::run_each(pool::jobs(jobs), state.next..end, interrupt, one, |seed, result| {
         state.summary.elapsed = before + start.elapsed();
         match result.and_then(|result| result) {
             Ok(report) => {

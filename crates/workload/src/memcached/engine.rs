@@ -65,7 +65,7 @@ fn filled(config: &Config) -> Result<Service, BenchError> {
         set.clear();
         records.put_set(record, false, &mut set);
         let served = service.serve(&mut connection, &set, &mut said, napkin_engine::now());
-        if served != Served::Took(set.len()) || !said.is_empty() {
+        if served != Served::Request(set.len()) || !said.is_empty() {
             let said = String::from_utf8_lossy(&said).into_owned();
             return Err(BenchError::Usage(format!("the store refuses a record: {said}")));
         }

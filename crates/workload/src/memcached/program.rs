@@ -100,7 +100,7 @@ impl Program {
         let mut attachment = Attachment::new(plan, NoRecorder);
         let pid = i32::try_from(self.id()).map_err(failed)?;
         attachment.add(pid).map_err(failed)?;
-        let events = attachment.look().events;
+        let events = attachment.scan().events;
         let failure = events.into_iter().find(|it| matches!(it.kind, EventKind::Failed { .. }));
         match failure {
             None => Ok(attachment),

@@ -9,7 +9,9 @@
 use std::collections::BTreeMap;
 
 use napkin_core::{EpollContext, Id, MICROSECOND, MILLISECOND, Ns};
-use napkin_machine::{Affinity, Class, Config, Fault, Machine, Nobody, Placement, Who};
+use napkin_machine::{
+    Affinity, Class, Config, CurrentTask, Fault, Machine, Placement, SilentClient,
+};
 use napkin_policy::{EpollPolicy, InstancePolicy, Policy, Threaded};
 
 use super::generator::{Arrivals, Generator};
@@ -100,7 +102,7 @@ pub struct Observed {
     /// contributes to the counts of polls and interrupts only.
     pub outcome: Outcome,
     /// Polls of the receiving instance, by current task, budget and work.
-    pub polls: BTreeMap<(Who, u16, u16), u64>,
+    pub polls: BTreeMap<(CurrentTask, u16, u16), u64>,
     /// Returns of `epoll_wait`.
     pub wait_returns: u64,
     /// Returns of `epoll_wait` by the number of events.
@@ -133,9 +135,10 @@ pub struct Observed {
 
 impl Observed {
     /// Returns all polls and the empty polls by a kind of task.
-    pub fn polls_by(&self, who: Who) -> (u64, u64) {
+    pub fn polls_by(&self, who: CurrentTask) -> (u64, u64) {
         let of = |empty: bool| -> u64 {
-            let kind = |(it, _, work): &(Who, u16, u16)| *it == who && (!empty || *work == 0);
+            let kind =
+                |(it, _, work): &(CurrentTask, u16, u16)| *it == who && (!empty || *work == 0);
             self.polls.iter().filter(|(key, _)| kind(key)).map(|(_, count)| count).sum()
         };
         (of(false), of(true))
@@ -206,7 +209,7 @@ pub fn run_disturbed(
     let placement = Placement { queue_cpus: vec![0, 0, 1], ..Placement::aligned(3, 1) };
     let host = placement.host(config.processor.cpus);
     let contexts = [EpollContext::new(scenario.epoll, 0), EpollContext::new(scenario.epoll, 0)];
-    let client = Box::new(Nobody);
+    let client = Box::new(SilentClient);
     let mut machine = Machine::new(config, policy, &placement, &host, &contexts, client, seed);
     for other in [Id(1), Id(2)] {
         host.set(other, &InstancePolicy::default()).map_err(|error| error.to_string())?;
@@ -264,7 +267,7 @@ pub fn run_disturbed(
 
     machine.run(start - WINDOW_LEAD);
     machine.restart_latency();
-    let seen = machine.seen();
+    let seen = machine.detailed_counts();
     (seen.detailed, seen.queue) = (true, Some(0));
     let threads = [app, machine.ksoftirqd(0), machine.napi_thread(0).unwrap_or(app)];
     let times = |machine: &Machine<'_>| {
@@ -274,7 +277,7 @@ pub fn run_disturbed(
     let times_before = times(&machine);
     let drops_before = machine.socket_drops(socket);
     let last = start + scenario.arrivals.due(scenario.frames - 1);
-    machine.draw_turns(disturbance.slices, disturbance.keeps, rng.bits());
+    machine.randomize_shared_clock(disturbance.slices, disturbance.keeps, rng.bits());
     if disturbance.hold > 0 {
         machine.fault_at(start + rng.below(last - start + 1), Fault::Hold(0, disturbance.hold));
     }
@@ -310,7 +313,7 @@ pub fn run_disturbed(
     let both = |(voluntary, involuntary, time): (u64, u64, Ns)| (voluntary + involuntary, time);
     let received = machine.latency().count();
     let (rx, tx) = (counts.queues[0].nic, counts.queues[1].nic);
-    let seen = machine.seen().clone();
+    let seen = machine.detailed_counts().clone();
     let latency = machine.latency().clone();
     let dropped = machine.socket_drops(socket) - drops_before;
     Ok(Observed {
@@ -452,7 +455,11 @@ mod tests {
         let seen = observed(Event::ThreadedCycle, Wait::Epoll, "base");
         assert_eq!((seen.received, seen.nic_rx), (400, 400));
         let by = |who| seen.polls_by(who);
-        assert!(by(Who::Idle).0 > 100 && by(Who::Kthread).0 > 100, "{:?}", seen.polls);
-        assert!(by(Who::Kthread).1 > 1_000, "busy polling: {:?}", seen.polls);
+        assert!(
+            by(CurrentTask::Idle).0 > 100 && by(CurrentTask::Kthread).0 > 100,
+            "{:?}",
+            seen.polls
+        );
+        assert!(by(CurrentTask::Kthread).1 > 1_000, "busy polling: {:?}", seen.polls);
     }
 }

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use napkin_client::{Asks, Config, Disk, Load as Rate};
+use napkin_client::{Config, Disk, Load as Rate, RequestKind};
 use napkin_machine::profile::Profile;
 use napkin_service::Nbd;
 use napkin_service::nbd::{Action, BlockStore, MemoryStore, Operation, TCP_LIMITS};
@@ -117,7 +117,7 @@ impl Live for Ssd {
         }
         let rate = Rate::Open { per_second };
         let client = embedded::client(self.connections, rate, trial.options, trial.seed);
-        let asks = Asks::Disk(Disk { bytes, within: EXPORT });
+        let asks = RequestKind::Disk(Disk { bytes, within: EXPORT });
         let config = Config { asks, update: 0.5, records: 1, ..client };
         let (mut figures, results) = embedded::run(trial, threads, &config, &self.wire)?;
         client_results::add_client_results(&mut figures, &results);

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use csv::StringRecord;
-use napkin_machine::profile::{Scale, Takes};
+use napkin_machine::profile::{Scale, ValueKind};
 use napkin_policy::nearest;
 use napkin_policy::text::quoted;
 use thiserror::Error;
@@ -460,7 +460,7 @@ fn needs_log_axis(values: &[f64]) -> bool {
 fn quantity(parameter: &str, text: &str) -> Option<(f64, &'static str)> {
     let key = crate::schema().key(parameter);
     // Other than constants, only times have a unit.
-    let units = key.map_or(Takes::Time { min: 0.0 }, |key| key.takes).units();
+    let units = key.map_or(ValueKind::Time { min: 0.0 }, |key| key.takes).units();
     let text = text.trim();
     let digits = text.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(text.len());
     let (value, unit) = (text[..digits].parse::<f64>().ok()?, text[digits..].trim());

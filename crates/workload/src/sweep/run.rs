@@ -16,7 +16,7 @@ use super::identity::Identity;
 use super::shard::{Fnv, Shard, hash};
 use super::sheet::{Sheet, SheetError};
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::machine::plan::{LONGEST, PlanError, Point};
+use crate::machine::plan::{MAX_VIRTUAL_TIME, PlanError, Point};
 use crate::machine::scenario::Scenario;
 use crate::machine::{measurement, pool};
 use napkin_measure::report::{Measurement, length};
@@ -109,7 +109,7 @@ impl Sweep<'_> {
             return Err(SweepError::Nothing);
         }
         let virtual_time = self.window.saturating_add(self.warm_up);
-        if self.window == 0 || virtual_time > LONGEST {
+        if self.window == 0 || virtual_time > MAX_VIRTUAL_TIME {
             return Err(PlanError::Window(virtual_time).into());
         }
         self.policy.parse::<Policy>()?;
@@ -444,7 +444,7 @@ impl Sweep<'_> {
         };
         write(*first, found)?;
         let mut stopped = None;
-        pool::each(
+        pool::run_each(
             pool::jobs(self.jobs),
             0..rest.len() as u64,
             interrupt,
@@ -471,7 +471,7 @@ impl Sweep<'_> {
     fn run_single(&self, point: u64, interrupt: &Interrupt) -> Option<Result<Measurement, String>> {
         let mut found = None;
         let one = |_| self.measurement(point);
-        pool::each(NonZeroUsize::MIN, 0..1, interrupt, one, |_, result| {
+        pool::run_each(NonZeroUsize::MIN, 0..1, interrupt, one, |_, result| {
             found = Some(result.and_then(|result| result));
             ControlFlow::Continue(())
         });

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use napkin_client::{Asks, Config, Load};
+use napkin_client::{Config, Load, RequestKind};
 use napkin_policy::NamedPolicy;
 use napkin_service::EchoStream;
 use serde_json::{Map, Value, json};
@@ -76,7 +76,7 @@ impl Live for TcpRr {
 
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Measurement, BenchError> {
         let client = embedded::client(self.flows, Load::Closed, trial.options, trial.seed);
-        let config = Config { asks: Asks::Echo(self.bytes[index]), records: 1, ..client };
+        let config = Config { asks: RequestKind::Echo(self.bytes[index]), records: 1, ..client };
         let threads = self.threads.unwrap_or(THREADS_PER_QUEUE * usize::from(trial.options.queues));
         let services = vec![EchoStream; threads];
         let (mut figures, _) = match trial.server {

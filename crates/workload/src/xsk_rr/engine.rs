@@ -81,7 +81,7 @@ fn synthetic(pace: Pace, seed: u64) -> Result<SyntheticQueue, BenchError> {
 }
 
 /// The application's measurements.
-struct Seen {
+struct DetailedCounts {
     latency: Latency,
     published: PublishedEstimator,
     /// Time of each receive call, in nanoseconds.
@@ -234,7 +234,7 @@ impl Live for XskRr {
 }
 
 impl XskRr {
-    fn measurement(&self, mut figures: Measurement, mut seen: Seen) -> Measurement {
+    fn measurement(&self, mut figures: Measurement, mut seen: DetailedCounts) -> Measurement {
         let seconds = figures.window_ns.unwrap_or(1) as f64 / 1e9;
         let answered = seen.latency.count();
         figures.packets = Some(answered);
@@ -272,7 +272,7 @@ impl<'a> Application<'a> {
         self,
         scope: &'s std::thread::Scope<'s, 'a>,
         socket: &RawSocket,
-    ) -> Result<Seen, BenchError> {
+    ) -> Result<DetailedCounts, BenchError> {
         sched::pin(None, &[self.placement.other])?;
         let cpu = self.serving.other;
         let engine = &self.serving.engine;
@@ -303,7 +303,7 @@ impl<'a> Application<'a> {
             // A first call registers this thread with the engine, even if it never calls again.
             waits.wait(Some(tick))?;
         }
-        let (mut seen, mut calls) = (Seen::new(), Pow2::default());
+        let (mut seen, mut calls) = (DetailedCounts::new(), Pow2::default());
         let result = self.receive(socket, &mut seen, spins, || {
             let frame = socket.try_recv();
             if frame.is_none() && waits_itself {
@@ -335,7 +335,7 @@ impl<'a> Application<'a> {
     fn receive(
         self,
         socket: &RawSocket,
-        seen: &mut Seen,
+        seen: &mut DetailedCounts,
         spins: bool,
         mut next: impl FnMut() -> Result<Option<napkin_nic::Frame>, BenchError>,
     ) -> Result<(), BenchError> {
@@ -372,9 +372,9 @@ impl<'a> Application<'a> {
     }
 }
 
-impl Seen {
-    fn new() -> Seen {
-        Seen {
+impl DetailedCounts {
+    fn new() -> DetailedCounts {
+        DetailedCounts {
             latency: Latency::new(),
             published: PublishedEstimator::new(),
             calls: Pow2::default(),

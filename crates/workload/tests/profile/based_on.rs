@@ -81,14 +81,14 @@ fn a_whole_profile_is_written_as_a_file_that_needs_no_other() {
 
 #[test]
 fn what_was_measured_is_written_on_top_of_a_built_in_profile_and_read_back() {
-    let written = |key: &str, value: f64, range: Option<(f64, f64)>| Written {
+    let written = |key: &str, value: f64, range: Option<(f64, f64)>| DraftConstant {
         key: key.into(),
         value,
         sourced: true,
         why: "measured on \"a host\", two\nlines".into(),
         range,
     };
-    let draft = |constants: Vec<Written>| Draft {
+    let draft = |constants: Vec<DraftConstant>| Draft {
         name: "mine".into(),
         about: "a host".into(),
         based_on: "epyc-7662".into(),

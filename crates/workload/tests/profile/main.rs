@@ -7,7 +7,9 @@ mod origin;
 mod random;
 mod table;
 
-use napkin_machine::profile::{Draft, Key, Origin, Problem, Profile, ProfileError, Takes, Written};
+use napkin_machine::profile::{
+    Draft, DraftConstant, Key, Origin, Problem, Profile, ProfileError, ValueKind,
+};
 use napkin_policy::{FAMILIES, PRESETS};
 use napkin_workload::schema;
 use proptest::prelude::*;
@@ -17,13 +19,13 @@ fn valid(key: &Key) -> String {
     match (key.name, key.takes) {
         ("cpus", _) => "64".to_string(),
         ("queues", _) => "8".to_string(),
-        (_, Takes::Time { .. }) => "\"350 ns\"".to_string(),
-        (_, Takes::Count { min, .. }) => min.to_string(),
-        (_, Takes::Ratio { max, .. }) => max.to_string(),
-        (_, Takes::Frequency) => "\"2 GHz\"".to_string(),
-        (_, Takes::Rate) => "\"100 Gbit/s\"".to_string(),
-        (_, Takes::Size) => "\"8 MiB\"".to_string(),
-        (_, Takes::Choice(words)) => format!("\"{}\"", words[0]),
+        (_, ValueKind::Time { .. }) => "\"350 ns\"".to_string(),
+        (_, ValueKind::Count { min, .. }) => min.to_string(),
+        (_, ValueKind::Ratio { max, .. }) => max.to_string(),
+        (_, ValueKind::Frequency) => "\"2 GHz\"".to_string(),
+        (_, ValueKind::Rate) => "\"100 Gbit/s\"".to_string(),
+        (_, ValueKind::Size) => "\"8 MiB\"".to_string(),
+        (_, ValueKind::Choice(words)) => format!("\"{}\"", words[0]),
     }
 }
 

@@ -121,9 +121,9 @@ fn a_value_beyond_its_limits_is_shown_with_them() {
 fn zero_is_refused_where_it_cannot_be() {
     let zero = |path: &str| {
         let value = match schema().key(path).expect(path).takes {
-            Takes::Frequency => "\"0 Hz\"",
-            Takes::Rate => "\"0 bit/s\"",
-            Takes::Time { .. } => "\"0 ns\"",
+            ValueKind::Frequency => "\"0 Hz\"",
+            ValueKind::Rate => "\"0 bit/s\"",
+            ValueKind::Time { .. } => "\"0 ns\"",
             _ => "0",
         };
         with(path, &format!("{{ value = {value}, source = \"x\" }}")).0

@@ -16,7 +16,7 @@
 //! pinned: everything ends with the process.
 //!
 //! Not measured: the time before the network card writes a frame or raises its interrupt; the ring on loopback,
-//! which has none; with RPS ([`Probe::handed_over`]), part of the wait at the other CPU; the instance of a request,
+//! which has none; with RPS ([`Probe::set_steered`]), part of the wait at the other CPU; the instance of a request,
 //! if another instance with the same lower 8 bits of its id holds their place in the table; splice and kernel TLS,
 //! which bypass `recvmsg`; sends of an answer after its first; on some kernels (seen on a provider's 6.18.44, not
 //! on Debian's) the ring time of frames received in softirqs that interrupted process 1, where tracing programs do

@@ -257,7 +257,7 @@ impl Probe {
     ///
     /// # Errors
     /// If the kernel's answer is unexpected.
-    pub fn handed_over(&mut self, napi_ids: &[u32]) -> Result<(), CountError> {
+    pub fn set_steered(&mut self, napi_ids: &[u32]) -> Result<(), CountError> {
         let places = napi_ids.iter().filter_map(|id| usize::try_from(place_of(*id)).ok());
         let steered: Vec<usize> = places.collect();
         if steered == self.steered {
@@ -317,7 +317,7 @@ impl Probe {
     }
 
     /// Whether the instance through which a request came is known; if not, [`Probe::notes`] says why.
-    pub fn tells_apart(&self) -> bool {
+    pub fn knows_instances(&self) -> bool {
         self.instances_known
     }
 

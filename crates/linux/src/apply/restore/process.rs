@@ -28,7 +28,7 @@ pub(super) fn restore_process(
 
 /// Puts back what a napkin that has ended left in a process. Does nothing if there are no records, or another
 /// napkin has locked the process.
-pub fn restore_left(store: &Store, pid: i32, start_time: u64) -> ProcessRestored {
+pub fn restore_leftovers(store: &Store, pid: i32, start_time: u64) -> ProcessRestored {
     let mut restored = ProcessRestored { pid, ..ProcessRestored::default() };
     let known = store.process(pid, start_time);
     if known.is_ok_and(|journal| !journal.records().is_empty()) {

@@ -169,7 +169,7 @@ fn held(backend: &mut Fake, place: &Home, behind: (u32, Interference)) -> Device
     let (policy, options) = (policy("defer20"), plain());
     let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
     let hold = Temporary::apply(&mut *backend, &place.store(), &request).expect("applied");
-    let signals = Signals::block_ends().expect("blocked");
+    let signals = Signals::block_termination().expect("blocked");
     assert_eq!(hold.wait(&signals, Duration::from_millis(1)), Ended::Time);
     hold.restore().expect("it is told")
 }

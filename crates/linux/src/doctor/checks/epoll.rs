@@ -227,7 +227,7 @@ pub(super) fn in_vain(facts: &Facts) -> Vec<Finding> {
         usecs => format!("busy polls of {usecs} us"),
     };
     let seen = format!("{polls}, gro-flush-timeout {waits}");
-    vec![if policy.waits_after_vain_poll().is_none() {
+    vec![if policy.timer_wait_after_empty_busy_poll().is_none() {
         Finding::ok(format!("a packet after an empty busy poll waits {waits} at the most"), seen)
     } else {
         Finding::advice(

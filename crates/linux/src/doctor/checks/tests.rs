@@ -8,7 +8,7 @@ use super::super::facts::*;
 use super::super::finding::Status;
 use super::{CHECKS, examine};
 use napkin_kernel::device::{Device, Napi};
-use napkin_kernel::process::Unseen;
+use napkin_kernel::process::Inaccessible;
 use napkin_kernel::settings::Settings;
 
 mod advice;
@@ -117,7 +117,7 @@ fn sound(name: &str) -> Facts {
         },
         programs: vec![program],
         others: Ok(vec![]),
-        unseen: Unseen::default(),
+        unseen: Inaccessible::default(),
         wishes: vec![],
         locks: Locks::default(),
         measured: Measured {

@@ -207,7 +207,7 @@ fn a_burst_is_told_of_by_its_first_place_where_order_was_agreed_on() {
         let is_used = |at| device.flags(at) == AVAILABLE | USED;
         assert_eq!((0..SIZE).filter(|at| is_used(*at)).count(), told);
         assert_eq!(Descriptor::read(&device.table, 0).first, if told == 1 { 4 } else { 0 });
-        assert_eq!((driver.under_way(), driver.base()), (1, device.base()));
+        assert_eq!((driver.in_flight(), driver.base()), (1, device.base()));
     }
 }
 

@@ -191,7 +191,7 @@ fn a_ring_to_send_to_that_makes_no_sense_is_told_of_once_and_nothing_more_goes_t
     // The frame's bytes are within the memory, its header is not.
     assert!(memory.write(TABLE, &(START - 4).to_le_bytes()));
     assert_eq!(wire.send(&[1; 60], 0), Err(SendError::Down));
-    let trouble = peers.trouble().expect("a reason");
+    let trouble = peers.take_problem().expect("a reason");
     assert!(trouble.contains("queue 0: the peer's ring to send to"), "{trouble}");
     assert!(memory.write(TABLE, &(START + 0x4000).to_le_bytes()));
     assert_eq!(wire.send(&[2; 60], 0), Err(SendError::Down), "a good buffer does not mend it");

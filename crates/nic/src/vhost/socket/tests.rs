@@ -38,7 +38,7 @@ fn frontend(place: &TempPath) -> Vhost {
 }
 
 fn told(peers: &Peers, what: &str) {
-    until(what, || peers.trouble().is_some_and(|it| it.contains(what)));
+    until(what, || peers.take_problem().is_some_and(|it| it.contains(what)));
 }
 
 /// A backend that listens but does not accept, with a full accept queue.
@@ -139,7 +139,7 @@ fn a_frontend_at_the_door_of_a_backend_that_serves_another_waits_and_says_so() {
     let second = frontend(&place);
     // After the time limit of all other answers.
     until("it says so", || {
-        second.peers.trouble().is_some_and(|it| it.contains("may serve another"))
+        second.peers.take_problem().is_some_and(|it| it.contains("may serve another"))
     });
     drop(first);
     until("so is the other", || second.peers.served.load(Relaxed) == 1);

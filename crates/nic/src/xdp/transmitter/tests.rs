@@ -42,7 +42,7 @@ fn what_others_left_at_a_full_ring_goes_out_once_the_kernel_was_called() {
     wire.flush();
     assert_eq!(sent_and_dropped(&wire), (u64::from(SIZE) + 3, 0));
     assert_eq!(calls_of(&wire), 2, "one for room, one for those that were left");
-    assert_eq!(wire.under_way(), 0);
+    assert_eq!(wire.in_flight(), 0);
     assert_eq!(wire.pool.available(), 32 - SIZE as usize, "their buffers are back");
 }
 
@@ -53,7 +53,7 @@ fn a_kernel_that_makes_no_room_is_called_once_for_all_that_were_left() {
     assert_eq!(sent_and_dropped(&wire), (SIZE.into(), 3));
     assert_eq!(calls_of(&wire), 1);
     assert!(wire.retry.stuck(), "the ring waits for the next call");
-    assert_eq!(wire.under_way(), SIZE as usize);
+    assert_eq!(wire.in_flight(), SIZE as usize);
     assert_eq!(wire.pool.available(), 32 - SIZE as usize, "the dropped ones' buffers are back");
 }
 
@@ -70,7 +70,7 @@ fn a_kernel_that_has_not_taken_all_and_asks_for_no_call_is_looked_at_again() {
         assert_eq!((calls_of(&wire), wire.retry.stuck()), (0, false), "it takes them, perhaps");
         asks.store(1, Relaxed);
         look(&wire);
-        assert_eq!((calls_of(&wire), wire.under_way()), (1, 0), "it has fallen asleep");
+        assert_eq!((calls_of(&wire), wire.in_flight()), (1, 0), "it has fallen asleep");
         look(&wire);
         assert_eq!(calls_of(&wire), 1);
     }
@@ -94,7 +94,7 @@ fn a_sender_that_was_preempted_before_its_frame_was_there_stops_nobody() {
     wire.queued.fill_slot(place, late);
     wire.poll();
     assert_eq!(sent_and_dropped(&wire), (u64::from(SIZE) + 6, 0));
-    assert_eq!(wire.under_way(), 0);
+    assert_eq!(wire.in_flight(), 0);
 }
 
 #[test]

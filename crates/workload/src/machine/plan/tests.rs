@@ -134,7 +134,7 @@ fn what_makes_no_sense_is_refused_before_anything_runs() {
     assert!(refused(Plan { loads: Vec::new(), ..plan() }).ends_with("one load"));
     assert!(refused(Plan { repetitions: 0, ..plan() }).ends_with("one repetition"));
     assert!(refused(Plan { window: 0, ..plan() }).contains("above 0"));
-    assert!(refused(Plan { warm_up: LONGEST, ..plan() }).contains("at most an hour"));
+    assert!(refused(Plan { warm_up: MAX_VIRTUAL_TIME, ..plan() }).contains("at most an hour"));
     let zero = refused(Plan { loads: vec!["0".into()], ..plan() });
     assert!(zero.contains("a load of 0"), "{zero}");
     let twice = refused(Plan { loads: vec!["5000".into(), "5k".into()], ..plan() });

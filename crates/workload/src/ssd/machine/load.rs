@@ -66,7 +66,7 @@ impl Ssd {
             writes: self.rng.bits() & 1 == 1,
             meant: machine.now(),
         };
-        machine.fall_due();
+        machine.request_due();
         let place = match self.free.pop() {
             Some(place) => {
                 self.operations[place as usize] = operation;

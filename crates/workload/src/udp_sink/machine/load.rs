@@ -40,7 +40,7 @@ impl Client for Pktgen {
 
     fn timer(&mut self, machine: &mut Machine<'_>, _: u64) {
         let now = machine.now();
-        machine.fall_due();
+        machine.request_due();
         let late = if self.jitter > 0.0 { self.rng.exponential(self.jitter) as Ns } else { 0 };
         machine.send_to_host_at(now + late, Packet::new(self.flow, Kind::Data, FRAME, 0, now));
         self.due += self.period;

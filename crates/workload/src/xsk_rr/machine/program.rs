@@ -273,7 +273,7 @@ impl Program for Receiver {
         let now = machine.now();
         if now < self.busy_until {
             // This spin stands for the application's computation, so it is not polling.
-            machine.achieved(me);
+            machine.count_as_work(me);
             return spin(self.busy_until - now, self.end.steps.look);
         }
         let steps = self.end.steps;
@@ -331,7 +331,7 @@ impl Program for Sender {
         let steps = self.end.steps;
         let Steps { kick, look, send, .. } = steps;
         if let Some(stamp) = self.writing.take() {
-            machine.achieved(me);
+            machine.count_as_work(me);
             self.tag += 1;
             self.end.submit(machine, self.tag, stamp);
             if self.kick != Kick::Never {

@@ -16,7 +16,7 @@ use super::super::tables::{Maps, choice, cpu, instance, thread};
 use super::rows::{INDEX, NOW, THREAD, find_cpu, find_instance, find_thread, finish};
 use napkin_bpf::assemble::Register::{FP, R0, R1, R2, R3, R6, R7, R8, R9};
 use napkin_bpf::assemble::Width::{Byte, Double, Word};
-use napkin_bpf::assemble::{AssembleError, Assembler, Helper, Label, When};
+use napkin_bpf::assemble::{AssembleError, Assembler, Condition, Helper, Label};
 
 /// An instance that was not polled for this long loses its place to another one.
 const STALE_NS: i32 = 1_000_000_000;
@@ -29,30 +29,30 @@ pub(in super::super) fn polled(layout: &Layout, maps: Maps) -> Result<Vec<u8>, A
     program.load(Double, R6, R1, 0);
     program.load(Double, R2, R1, 16);
     program.copy_word(R2, R2);
-    program.jump_if(R2, When::Equal, 0, end);
+    program.jump_if(R2, Condition::Equal, 0, end);
     program.load(Double, R8, R1, 8);
     program.load(Word, R7, R6, layout.napi_id);
-    program.jump_if(R7, When::Equal, 0, end);
+    program.jump_if(R7, Condition::Equal, 0, end);
     program.copy(R1, R7);
     find_instance(&mut program, maps, end);
     program.copy(R9, R0);
     program.call(Helper::KtimeGetNs);
     program.store(Double, FP, NOW, R0);
     program.load(Double, R1, R9, instance::ID);
-    program.jump_if_registers(R1, When::Equal, R7, own);
+    program.jump_if_registers(R1, Condition::Equal, R7, own);
     program.load(Double, R2, R9, instance::POLLED);
     program.copy(R3, R0);
     program.subtract(R3, R2);
-    program.jump_if(R3, When::LessOrEqual, STALE_NS, end);
+    program.jump_if(R3, Condition::LessOrEqual, STALE_NS, end);
     program.store(Double, R9, instance::ID, R7);
     program.store_constant(Double, R9, instance::ARRIVAL, 0);
     program.jump(store_poll);
     program.place(own);
     program.copy_word(R8, R8);
     let (empty, later, since) = (program.label(), program.label(), program.label());
-    program.jump_if(R8, When::Equal, 0, empty);
+    program.jump_if(R8, Condition::Equal, 0, empty);
     program.load(Double, R1, R6, layout.state);
-    program.jump_if(R1, When::AnyBit, layout.owned, later);
+    program.jump_if(R1, Condition::AnyBit, layout.owned, later);
     let delivered = program.label();
     skip_unless_steered(&mut program, maps, delivered);
     program.place(later);
@@ -72,7 +72,7 @@ pub(in super::super) fn polled(layout: &Layout, maps: Maps) -> Result<Vec<u8>, A
     program.store(Double, R9, instance::POLLED, R1);
     let (owned, armed) = (program.label(), program.label());
     program.load(Double, R1, R6, layout.state);
-    program.jump_if(R1, When::AnyBit, layout.owned, owned);
+    program.jump_if(R1, Condition::AnyBit, layout.owned, owned);
     program.load(Double, R1, R6, layout.expires);
     program.jump(armed);
     program.place(owned);
@@ -95,7 +95,7 @@ pub(in super::super) fn softirq(
     let end = program.label();
     program.load(Double, R1, R1, 0);
     program.copy_word(R1, R1);
-    program.jump_if(R1, When::NotEqual, wake.net_rx, end);
+    program.jump_if(R1, Condition::NotEqual, wake.net_rx, end);
     find_cpu(&mut program, maps);
     program.copy(R9, R0);
     program.load(Double, R1, R9, cpu::RAISED);
@@ -103,7 +103,7 @@ pub(in super::super) fn softirq(
         program.store(Double, R9, cpu::RUNNING, R1);
         program.store_constant(Double, R9, cpu::RAISED, 0);
     } else {
-        program.jump_if(R1, When::NotEqual, 0, end);
+        program.jump_if(R1, Condition::NotEqual, 0, end);
         program.call(Helper::KtimeGetNs);
         program.store(Double, R9, cpu::RAISED, R0);
     }
@@ -116,7 +116,7 @@ pub(in super::super) fn waking(wake: &Wake, maps: Maps) -> Result<Vec<u8>, Assem
     let end = program.label();
     program.load(Double, R6, R1, 0);
     program.load(Word, R1, R6, wake.comm);
-    program.jump_if(R1, When::NotEqual, i32::from_ne_bytes(*b"napi"), end);
+    program.jump_if(R1, Condition::NotEqual, i32::from_ne_bytes(*b"napi"), end);
     program.load(Word, R7, R6, wake.pid);
     program.copy(R1, R7);
     find_thread(&mut program, maps, end);
@@ -135,7 +135,7 @@ fn skip_unless_steered(program: &mut Assembler, maps: Maps, other: Label) {
     program.and(R1, choice::STEERED_LEN as i32 - 1);
     program.add_register(R2, R1);
     program.load(Byte, R1, R2, choice::STEERED);
-    program.jump_if(R1, When::Equal, 0, other);
+    program.jump_if(R1, Condition::Equal, 0, other);
 }
 
 /// Sets R7 to the time at which a frame entered the ring of the instance in R0, if it is taken at the time on the
@@ -145,7 +145,7 @@ pub(super) fn arrival(program: &mut Assembler, maps: Maps, end: Label) {
     let no_wake_up = program.label();
     program.load(Double, R7, R0, instance::POLLED);
     program.load(Double, R2, R0, instance::EXPIRES);
-    program.jump_if_registers(R2, When::Greater, R7, no_wake_up);
+    program.jump_if_registers(R2, Condition::Greater, R7, no_wake_up);
     raise_to_wake_up(program, maps, end);
     program.jump(end);
     program.place(no_wake_up);
@@ -156,7 +156,7 @@ pub(super) fn arrival(program: &mut Assembler, maps: Maps, end: Label) {
     // No draw if the interval exceeds 32 bits, or is negative because two CPUs' clocks differ.
     program.copy(R2, R1);
     program.shift_right(R2, 32);
-    program.jump_if(R2, When::NotEqual, 0, end);
+    program.jump_if(R2, Condition::NotEqual, 0, end);
     program.multiply_register(R1, R0);
     program.shift_right(R1, 32);
     program.add_register(R7, R1);
@@ -174,13 +174,13 @@ fn raise_to_wake_up(program: &mut Assembler, maps: Maps, end: Label) {
     find_thread(program, maps, no_thread);
     program.load(Double, R1, R0, thread::ID);
     program.load(Double, R2, FP, THREAD);
-    program.jump_if_registers(R1, When::NotEqual, R2, no_thread);
+    program.jump_if_registers(R1, Condition::NotEqual, R2, no_thread);
     program.load(Double, R1, R0, thread::WOKEN);
     program.jump(woken);
     program.place(no_thread);
     find_cpu(program, maps);
     program.load(Double, R1, R0, cpu::RUNNING);
     program.place(woken);
-    program.jump_if_registers(R7, When::GreaterOrEqual, R1, end);
+    program.jump_if_registers(R7, Condition::GreaterOrEqual, R1, end);
     program.copy(R7, R1);
 }

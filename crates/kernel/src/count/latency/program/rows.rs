@@ -3,7 +3,7 @@
 use super::super::tables::{CPUS, INSTANCES, Maps, THREADS, cpu};
 use napkin_bpf::assemble::Register::{FP, R0, R1, R2};
 use napkin_bpf::assemble::Width::Word;
-use napkin_bpf::assemble::{AssembleError, Assembler, Helper, Label, When};
+use napkin_bpf::assemble::{AssembleError, Assembler, Condition, Helper, Label};
 
 /// The stack slot of an index into a table.
 pub(super) const INDEX: i16 = -4;
@@ -18,7 +18,7 @@ pub(super) fn find_instance(program: &mut Assembler, maps: Maps, none: Label) {
     program.add(R1, 1);
     program.store(Word, FP, INDEX, R1);
     look_up(program, maps.instances);
-    program.jump_if(R0, When::Equal, 0, none);
+    program.jump_if(R0, Condition::Equal, 0, none);
 }
 
 /// Sets R0 to this CPU's row.
@@ -35,7 +35,7 @@ pub(super) fn find_thread(program: &mut Assembler, maps: Maps, none: Label) {
     program.and(R1, THREADS.cast_signed() - 1);
     program.store(Word, FP, INDEX, R1);
     look_up(program, maps.threads);
-    program.jump_if(R0, When::Equal, 0, none);
+    program.jump_if(R0, Condition::Equal, 0, none);
 }
 
 /// Sets R0 to the value at the index on the stack.

@@ -6,7 +6,7 @@ use super::super::super::super::fix::Fix;
 use super::super::super::super::gather::{implied_policy, supported};
 use super::super::*;
 use crate::support::tests::linux;
-use napkin_kernel::probe::{Can, Kernel};
+use napkin_kernel::probe::{Kernel, KernelSupport};
 use napkin_os::procfs::Sysctl;
 
 /// The hidden load, which shows only in its effects.
@@ -50,7 +50,7 @@ impl Machine {
         let Machine { facts, napis, .. } = self;
         let online = facts.host.cpus.clone();
         for napi in napis.iter_mut() {
-            if self.kernel.instances == Can::No
+            if self.kernel.instances == KernelSupport::No
                 || supported(&Policy::suspend(20_000), &self.kernel) != Ok(Support::Yes)
             {
                 napi.settings.irq_suspend_timeout = None;

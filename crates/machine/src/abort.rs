@@ -1,6 +1,6 @@
 //! Aborts runs in progress whose results are no longer wanted.
 //!
-//! A machine checks its flag between two events and unwinds with [`Abandoned`], without a panic message; the code
+//! A machine checks its flag between two events and unwinds with [`Aborted`], without a panic message; the code
 //! that runs the machine on its own thread catches the unwind. A run that is not aborted is unaffected.
 
 use std::cell::RefCell;
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The panic payload of an aborted run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Abandoned;
+pub struct Aborted;
 
 thread_local! {
     static FLAG: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
 }
 
 /// Sets the flag of the machines that this thread creates from now on: they abort once it is set.
-pub fn give_up_on(flag: Arc<AtomicBool>) {
+pub fn abort_by(flag: Arc<AtomicBool>) {
     FLAG.set(Some(flag));
 }
 
@@ -37,7 +37,7 @@ impl Flag {
         if let Some(flag) = &self.0
             && flag.load(Ordering::Relaxed)
         {
-            resume_unwind(Box::new(Abandoned));
+            resume_unwind(Box::new(Aborted));
         }
     }
 }
@@ -54,9 +54,9 @@ mod tests {
         let on_a_thread = |flag: Option<bool>| {
             let run = move || {
                 if let Some(flag) = flag {
-                    give_up_on(Arc::new(AtomicBool::new(flag)));
+                    abort_by(Arc::new(AtomicBool::new(flag)));
                 }
-                catch_unwind(AssertUnwindSafe(|| swarm::run(1))).map_err(|it| it.is::<Abandoned>())
+                catch_unwind(AssertUnwindSafe(|| swarm::run(1))).map_err(|it| it.is::<Aborted>())
             };
             std::thread::spawn(run).join().unwrap()
         };

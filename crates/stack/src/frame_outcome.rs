@@ -1,6 +1,6 @@
 //! The outcome of each received frame, and the counters of outcomes.
 //!
-//! Every frame has exactly one [`Fate`], decided by one function and counted in one place, so frames received =
+//! Every frame has exactly one [`FrameOutcome`], decided by one function and counted in one place, so frames received =
 //! delivered + answered + learned + dropped by reason, and no frame can be lost between two counters. Each queue
 //! writes its own counters, in cache lines that no other queue writes; a reader adds them up. Sums read while
 //! traffic flows may be a few frames apart; they are exact once the queues are idle.
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The outcome of one received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
-pub enum Fate {
+pub enum FrameOutcome {
     /// Put into a socket's receive buffer.
     Delivered,
     /// Answered by the stack: an ARP request for one of our addresses.
@@ -68,71 +68,74 @@ pub enum Fate {
     AnswerFailed,
 }
 
-impl Fate {
+impl FrameOutcome {
     /// Every fate, in the order of the counters.
-    pub const ALL: [Fate; 23] = [
-        Fate::Delivered,
-        Fate::AnsweredArp,
-        Fate::AnsweredNdisc,
-        Fate::AnsweredPing,
-        Fate::Learned,
-        Fate::Truncated,
-        Fate::BadLength,
-        Fate::BadHeader,
-        Fate::BadChecksum,
-        Fate::BadSource,
-        Fate::Ipv6,
-        Fate::Multicast,
-        Fate::NotForUs,
-        Fate::Vlan,
-        Fate::Untagged,
-        Fate::IpOptions,
-        Fate::ExtensionHeader,
-        Fate::Fragment,
-        Fate::PacketTooBig,
-        Fate::UnknownProtocol,
-        Fate::NoPort,
-        Fate::SocketFull,
-        Fate::AnswerFailed,
+    pub const ALL: [FrameOutcome; 23] = [
+        FrameOutcome::Delivered,
+        FrameOutcome::AnsweredArp,
+        FrameOutcome::AnsweredNdisc,
+        FrameOutcome::AnsweredPing,
+        FrameOutcome::Learned,
+        FrameOutcome::Truncated,
+        FrameOutcome::BadLength,
+        FrameOutcome::BadHeader,
+        FrameOutcome::BadChecksum,
+        FrameOutcome::BadSource,
+        FrameOutcome::Ipv6,
+        FrameOutcome::Multicast,
+        FrameOutcome::NotForUs,
+        FrameOutcome::Vlan,
+        FrameOutcome::Untagged,
+        FrameOutcome::IpOptions,
+        FrameOutcome::ExtensionHeader,
+        FrameOutcome::Fragment,
+        FrameOutcome::PacketTooBig,
+        FrameOutcome::UnknownProtocol,
+        FrameOutcome::NoPort,
+        FrameOutcome::SocketFull,
+        FrameOutcome::AnswerFailed,
     ];
 
     /// The counter's name in reports.
     pub const fn name(self) -> &'static str {
         match self {
-            Fate::Delivered => "delivered",
-            Fate::AnsweredArp => "answered_arp",
-            Fate::AnsweredNdisc => "answered_ndisc",
-            Fate::AnsweredPing => "answered_ping",
-            Fate::Learned => "learned",
-            Fate::Truncated => "truncated",
-            Fate::BadLength => "bad_length",
-            Fate::BadHeader => "bad_header",
-            Fate::BadChecksum => "bad_checksum",
-            Fate::BadSource => "bad_source",
-            Fate::Ipv6 => "ipv6",
-            Fate::Multicast => "multicast",
-            Fate::NotForUs => "not_for_us",
-            Fate::Vlan => "vlan",
-            Fate::Untagged => "untagged",
-            Fate::IpOptions => "ip_options",
-            Fate::ExtensionHeader => "extension_header",
-            Fate::Fragment => "fragment",
-            Fate::PacketTooBig => "packet_too_big",
-            Fate::UnknownProtocol => "unknown_protocol",
-            Fate::NoPort => "no_port",
-            Fate::SocketFull => "socket_full",
-            Fate::AnswerFailed => "answer_failed",
+            FrameOutcome::Delivered => "delivered",
+            FrameOutcome::AnsweredArp => "answered_arp",
+            FrameOutcome::AnsweredNdisc => "answered_ndisc",
+            FrameOutcome::AnsweredPing => "answered_ping",
+            FrameOutcome::Learned => "learned",
+            FrameOutcome::Truncated => "truncated",
+            FrameOutcome::BadLength => "bad_length",
+            FrameOutcome::BadHeader => "bad_header",
+            FrameOutcome::BadChecksum => "bad_checksum",
+            FrameOutcome::BadSource => "bad_source",
+            FrameOutcome::Ipv6 => "ipv6",
+            FrameOutcome::Multicast => "multicast",
+            FrameOutcome::NotForUs => "not_for_us",
+            FrameOutcome::Vlan => "vlan",
+            FrameOutcome::Untagged => "untagged",
+            FrameOutcome::IpOptions => "ip_options",
+            FrameOutcome::ExtensionHeader => "extension_header",
+            FrameOutcome::Fragment => "fragment",
+            FrameOutcome::PacketTooBig => "packet_too_big",
+            FrameOutcome::UnknownProtocol => "unknown_protocol",
+            FrameOutcome::NoPort => "no_port",
+            FrameOutcome::SocketFull => "socket_full",
+            FrameOutcome::AnswerFailed => "answer_failed",
         }
     }
 
     /// Whether the stack answered the frame itself.
     pub const fn is_answer(self) -> bool {
-        matches!(self, Fate::AnsweredArp | Fate::AnsweredNdisc | Fate::AnsweredPing)
+        matches!(
+            self,
+            FrameOutcome::AnsweredArp | FrameOutcome::AnsweredNdisc | FrameOutcome::AnsweredPing
+        )
     }
 
     /// Whether the frame was dropped.
     pub const fn is_drop(self) -> bool {
-        !matches!(self, Fate::Delivered | Fate::Learned) && !self.is_answer()
+        !matches!(self, FrameOutcome::Delivered | FrameOutcome::Learned) && !self.is_answer()
     }
 }
 
@@ -141,7 +144,7 @@ impl Fate {
 #[repr(align(128))]
 pub(crate) struct Tally {
     frames: AtomicU64,
-    fates: [AtomicU64; Fate::ALL.len()],
+    fates: [AtomicU64; FrameOutcome::ALL.len()],
 }
 
 impl Tally {
@@ -151,7 +154,7 @@ impl Tally {
     }
 
     /// Counts the outcome of a frame. Must be called by one thread at a time.
-    pub(crate) fn fate(&self, fate: Fate) {
+    pub(crate) fn fate(&self, fate: FrameOutcome) {
         bump(&self.fates[fate as usize]);
     }
 }
@@ -166,28 +169,33 @@ fn bump(counter: &AtomicU64) {
 pub struct Counters {
     /// Received frames.
     pub frames: u64,
-    fates: [u64; Fate::ALL.len()],
+    fates: [u64; FrameOutcome::ALL.len()],
 }
 
 impl Counters {
     /// Number of frames with this fate.
-    pub const fn of(&self, fate: Fate) -> u64 {
+    pub const fn of(&self, fate: FrameOutcome) -> u64 {
         self.fates[fate as usize]
     }
 
     /// Frames put into sockets' receive buffers.
     pub const fn delivered(&self) -> u64 {
-        self.of(Fate::Delivered)
+        self.of(FrameOutcome::Delivered)
     }
 
     /// Frames that the stack answered itself.
     pub const fn answered(&self) -> u64 {
-        self.of(Fate::AnsweredArp) + self.of(Fate::AnsweredNdisc) + self.of(Fate::AnsweredPing)
+        self.of(FrameOutcome::AnsweredArp)
+            + self.of(FrameOutcome::AnsweredNdisc)
+            + self.of(FrameOutcome::AnsweredPing)
     }
 
     /// The drop counters with their names, zeros included.
     pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        Fate::ALL.into_iter().filter(|fate| fate.is_drop()).map(|fate| (fate.name(), self.of(fate)))
+        FrameOutcome::ALL
+            .into_iter()
+            .filter(|fate| fate.is_drop())
+            .map(|fate| (fate.name(), self.of(fate)))
     }
 
     /// Frames dropped for any reason.
@@ -197,10 +205,10 @@ impl Counters {
 
     /// Frames that could not be parsed: truncated, inconsistent or corrupted.
     pub const fn malformed(&self) -> u64 {
-        self.of(Fate::Truncated)
-            + self.of(Fate::BadLength)
-            + self.of(Fate::BadHeader)
-            + self.of(Fate::BadChecksum)
+        self.of(FrameOutcome::Truncated)
+            + self.of(FrameOutcome::BadLength)
+            + self.of(FrameOutcome::BadHeader)
+            + self.of(FrameOutcome::BadChecksum)
     }
 
     /// The sum over all fates; equals `frames` whenever the queues are idle (conservation).
@@ -224,7 +232,7 @@ mod tests {
     #[test]
     fn each_fate_has_its_own_counter_and_name() {
         let tally = Tally::default();
-        for (times, fate) in Fate::ALL.into_iter().enumerate() {
+        for (times, fate) in FrameOutcome::ALL.into_iter().enumerate() {
             assert_eq!(fate as usize, times);
             for _ in 0..times {
                 tally.frame();
@@ -233,14 +241,14 @@ mod tests {
         }
         let mut counters = Counters::default();
         counters.add(&tally);
-        for (times, fate) in Fate::ALL.into_iter().enumerate() {
+        for (times, fate) in FrameOutcome::ALL.into_iter().enumerate() {
             assert_eq!(counters.of(fate), times as u64, "{}", fate.name());
         }
         assert_eq!(counters.frames, counters.accounted());
         assert_eq!(counters.dropped(), counters.frames - (1 + 2 + 3 + 4));
-        let mut names: Vec<_> = Fate::ALL.into_iter().map(Fate::name).collect();
+        let mut names: Vec<_> = FrameOutcome::ALL.into_iter().map(FrameOutcome::name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), Fate::ALL.len());
+        assert_eq!(names.len(), FrameOutcome::ALL.len());
     }
 }

@@ -13,7 +13,7 @@ pub const MAX_TIMEOUT: Ns = 10_000_000 * MICROSECOND;
 
 /// The kind of a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Takes {
+pub enum ValueKind {
     /// One of these words.
     Choice(&'static [&'static str]),
     /// A plain number up to `max`.
@@ -25,27 +25,27 @@ pub enum Takes {
     Time,
 }
 
-impl Takes {
+impl ValueKind {
     /// Whether the value is `off` or `on`.
     pub fn is_switch(self) -> bool {
-        matches!(self, Takes::Choice(["off", "on"]))
+        matches!(self, ValueKind::Choice(["off", "on"]))
     }
 
     /// The largest value, in the form that the table uses.
     pub fn max(self) -> u64 {
         match self {
-            Takes::Choice(words) => (words.len() as u64).saturating_sub(1),
-            Takes::Count { max } => u64::from(max),
-            Takes::Time => MAX_TIMEOUT,
+            ValueKind::Choice(words) => (words.len() as u64).saturating_sub(1),
+            ValueKind::Count { max } => u64::from(max),
+            ValueKind::Time => MAX_TIMEOUT,
         }
     }
 }
 
-impl fmt::Display for Takes {
+impl fmt::Display for ValueKind {
     /// Formats for a help text: `off|on`, `0 to 65535`, `TIME`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Takes::Choice(words) => {
+            ValueKind::Choice(words) => {
                 for (place, word) in words.iter().enumerate() {
                     if place != 0 {
                         f.write_str("|")?;
@@ -54,8 +54,8 @@ impl fmt::Display for Takes {
                 }
                 Ok(())
             }
-            Takes::Count { max } => write!(f, "0 to {max}"),
-            Takes::Time => f.write_str("TIME"),
+            ValueKind::Count { max } => write!(f, "0 to {max}"),
+            ValueKind::Time => f.write_str("TIME"),
         }
     }
 }
