@@ -1,6 +1,6 @@
 //! Errors of the socket interface.
 //!
-//! A bad frame from the wire is not an error but a counted [`FrameOutcome`](crate::Fate): a peer must not be able to make
+//! A bad frame from the wire is not an error but a counted [`FrameOutcome`](crate::FrameOutcome): a peer must not be able to make
 //! the receive path fail.
 
 use std::net::IpAddr;

@@ -49,7 +49,7 @@ pub enum FrameOutcome {
     /// IPv4 options are present.
     IpOptions,
     /// An IPv6 extension header is present: hop-by-hop or destination options, routing, authentication or another;
-    /// none is skipped. A fragment header counts as [`Fragment`](Fate::Fragment).
+    /// none is skipped. A fragment header counts as [`Fragment`](FrameOutcome::Fragment).
     ExtensionHeader,
     /// A fragment. There is no reassembly, so that peers cannot fill buffers with fragments.
     Fragment,

@@ -13,7 +13,7 @@ use crate::wire::UDP_HEADER;
 use crate::{Exchange, RawFilter, Receiver, SendError, Socket, Stack};
 
 /// A socket that receives whole frames. Dropping it closes it: its frames go to the protocols again, and frames
-/// still delivered by an older snapshot of the tables count as [`FrameOutcome::NoPort`](crate::Fate::NoPort).
+/// still delivered by an older snapshot of the tables count as [`FrameOutcome::NoPort`](crate::FrameOutcome::NoPort).
 #[derive(Debug)]
 pub struct RawSocket {
     stack: Arc<Stack>,

@@ -65,7 +65,7 @@ impl Message for Datagram {
 }
 
 /// A bound UDP port. Dropping it closes it: the port is free at once, waiting frames are released, and frames that
-/// still arrive count as [`FrameOutcome::NoPort`](crate::Fate::NoPort).
+/// still arrive count as [`FrameOutcome::NoPort`](crate::FrameOutcome::NoPort).
 #[derive(Debug)]
 pub struct UdpSocket {
     stack: Arc<Stack>,

@@ -8,9 +8,10 @@ use smoltcp::wire::{
 };
 
 use super::*;
+use crate::FrameOutcome::{self as Outcome, BadLength, Truncated, UnknownProtocol};
 use crate::address::{ALL_NODES, group_mac, solicited};
 use crate::emit::{Addressing, put, write_udp};
-use crate::{Address, FrameBuilder, FrameOutcome as Outcome};
+use crate::{Address, FrameBuilder};
 
 const US: Address = Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
 const PEER: Address = Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
@@ -102,7 +103,7 @@ fn every_flipped_bit_is_noticed_or_harmless() {
 fn every_cut_is_noticed() {
     for frame in datagrams() {
         for length in 0..frame.len() {
-            assert_eq!(classed(&frame[..length]), Err(Outcome::Truncated), "at {length}");
+            assert_eq!(classed(&frame[..length]), Err(Truncated), "at {length}");
         }
     }
 }
@@ -111,30 +112,28 @@ fn every_cut_is_noticed() {
 fn lengths_that_contradict_each_other_are_refused() {
     let frame = datagram(PEER, US, None, b"hello");
     let longer = with_ip(&frame, |ip| ip.set_total_len(34));
-    assert_eq!(classed(&longer), Err(Outcome::Truncated));
+    assert_eq!(classed(&longer), Err(Truncated));
     let headless = with_ip(&frame, |ip| ip.set_total_len(19));
-    assert_eq!(classed(&headless), Err(Outcome::BadLength));
+    assert_eq!(classed(&headless), Err(BadLength));
     let shorter = with_ip(&frame, |ip| ip.set_total_len(32));
-    assert_eq!(classed(&shorter), Err(Outcome::BadLength));
+    assert_eq!(classed(&shorter), Err(BadLength));
     let no_udp = with_ip(&frame, |ip| ip.set_total_len(24));
-    assert_eq!(classed(&no_udp), Err(Outcome::BadLength));
+    assert_eq!(classed(&no_udp), Err(BadLength));
     let mut small_header = frame.clone();
     small_header[ETHERNET_HEADER] = 0x44;
-    assert_eq!(classed(&small_header), Err(Outcome::BadLength));
+    assert_eq!(classed(&small_header), Err(BadLength));
     let mut udp_length = frame;
     udp_length[39] = 7;
-    assert_eq!(classed(&udp_length), Err(Outcome::BadLength));
+    assert_eq!(classed(&udp_length), Err(BadLength));
 
     let frame = datagram(PEER6, US6, None, b"hello");
-    for (length, fate) in
-        [(14, Outcome::Truncated), (12, Outcome::BadLength), (4, Outcome::BadLength)]
-    {
+    for (length, fate) in [(14, Truncated), (12, BadLength), (4, BadLength)] {
         let other = with_ip6(&frame, |ip| ip.set_payload_len(length));
         assert_eq!(classed(&other), Err(fate), "{length}");
     }
     // A length of 0 would be valid for a jumbogram, whose option is missing here (RFC 2675).
     let none = with_ip6(&frame, |ip| ip.set_payload_len(0));
-    assert_eq!(classed(&none), Err(Outcome::BadLength));
+    assert_eq!(classed(&none), Err(BadLength));
 }
 
 #[test]
@@ -147,7 +146,7 @@ fn what_is_not_served_has_a_name() {
     let options = with_ip(&frame, |ip| ip.set_header_len(24));
     assert_eq!(classed(&options), Err(Outcome::IpOptions));
     let sctp = with_ip(&frame, |ip| ip.set_next_header(IpProtocol::Unknown(132)));
-    assert_eq!(classed(&sctp), Err(Outcome::UnknownProtocol));
+    assert_eq!(classed(&sctp), Err(UnknownProtocol));
     let ip6 = with_ip(&frame, |ip| ip.set_version(6));
     assert_eq!(classed(&ip6), Err(Outcome::BadHeader));
     let none = Addresses::from(US);
@@ -167,11 +166,11 @@ fn an_extension_header_is_dropped_under_its_name() {
         (139, Outcome::ExtensionHeader),
         (140, Outcome::ExtensionHeader),
         // ESP (encrypted), and "no next header".
-        (50, Outcome::UnknownProtocol),
-        (59, Outcome::UnknownProtocol),
+        (50, UnknownProtocol),
+        (59, UnknownProtocol),
         // ICMP for IPv4 is not valid over IPv6.
-        (1, Outcome::UnknownProtocol),
-        (132, Outcome::UnknownProtocol),
+        (1, UnknownProtocol),
+        (132, UnknownProtocol),
     ] {
         let other = with_ip6(&frame, |ip| ip.set_next_header(IpProtocol::from(next)));
         assert_eq!(classed(&other), Err(fate), "{next}");
@@ -181,7 +180,7 @@ fn an_extension_header_is_dropped_under_its_name() {
     let icmpv6 = with_ip(&datagram(PEER, US, None, b""), |ip| {
         ip.set_next_header(IpProtocol::Icmpv6);
     });
-    assert_eq!(classed(&icmpv6), Err(Outcome::UnknownProtocol));
+    assert_eq!(classed(&icmpv6), Err(UnknownProtocol));
 }
 
 #[test]
@@ -222,7 +221,7 @@ fn a_vlan_is_a_network_of_its_own() {
         twice[16..18].copy_from_slice(&[0x81, 0]);
         assert_eq!(tags(&twice, &inside), Err(Outcome::Vlan));
         for length in 14..18 {
-            assert_eq!(tags(&with(Some(100))[..length], &inside), Err(Outcome::Truncated));
+            assert_eq!(tags(&with(Some(100))[..length], &inside), Err(Truncated));
         }
     }
 }
@@ -242,9 +241,9 @@ fn only_a_request_for_an_echo_is_answered() {
         classed(&frame)
     };
     // Replies are never answered, or two stacks would answer each other for ever.
-    assert_eq!(with(0, 0), Err(Outcome::UnknownProtocol), "an answer");
-    assert_eq!(with(8, 1), Err(Outcome::UnknownProtocol), "a code that means nothing");
-    assert_eq!(with(3, 3), Err(Outcome::UnknownProtocol), "unreachable");
+    assert_eq!(with(0, 0), Err(UnknownProtocol), "an answer");
+    assert_eq!(with(8, 1), Err(UnknownProtocol), "a code that means nothing");
+    assert_eq!(with(3, 3), Err(UnknownProtocol), "unreachable");
 
     let (v6, hello) = (FrameBuilder::new(PEER6, US6), [128, 0, 0, 0, 0, 1, 0, 1]);
     let mut frame = vec![0; v6.length(5)];
@@ -256,15 +255,15 @@ fn only_a_request_for_an_echo_is_answered() {
         (message[0], message[1]) = (kind, code);
         classed(&icmpv6(PEER6, US6, 64, &message))
     };
-    assert_eq!(with(129, 0, 8), Err(Outcome::UnknownProtocol), "an answer");
-    assert_eq!(with(128, 1, 8), Err(Outcome::UnknownProtocol), "a code that means nothing");
-    assert_eq!(with(1, 4, 8), Err(Outcome::UnknownProtocol), "unreachable");
+    assert_eq!(with(129, 0, 8), Err(UnknownProtocol), "an answer");
+    assert_eq!(with(128, 1, 8), Err(UnknownProtocol), "a code that means nothing");
+    assert_eq!(with(1, 4, 8), Err(UnknownProtocol), "unreachable");
     assert_eq!(with(2, 0, 8), Err(Outcome::PacketTooBig));
-    assert_eq!(with(134, 0, 16), Err(Outcome::UnknownProtocol), "a router");
-    assert_eq!(with(137, 0, 40), Err(Outcome::UnknownProtocol), "a redirect");
-    assert_eq!(with(155, 0, 8), Err(Outcome::UnknownProtocol), "what smoltcp does not name");
+    assert_eq!(with(134, 0, 16), Err(UnknownProtocol), "a router");
+    assert_eq!(with(137, 0, 40), Err(UnknownProtocol), "a redirect");
+    assert_eq!(with(155, 0, 8), Err(UnknownProtocol), "what smoltcp does not name");
     for length in 2..8 {
-        assert_eq!(with(128, 0, length), Err(Outcome::BadLength));
+        assert_eq!(with(128, 0, length), Err(BadLength));
     }
     let nobody = Address::single(PEER.mac, Ipv6Addr::UNSPECIFIED.into());
     assert_eq!(classed(&icmpv6(nobody, US6, 64, &hello)), Err(Outcome::BadSource));
@@ -348,12 +347,12 @@ fn a_solicitation_is_for_hosts_on_the_link_alone() {
         let cut = icmpv6(PEER6, US6, 255, &ask[..length]);
         let whole = length == 24;
         assert_eq!(classed(&cut).is_ok(), whole, "{length}");
-        assert!(whole || classed(&cut) == Err(Outcome::BadLength));
+        assert!(whole || classed(&cut) == Err(BadLength));
     }
     for (options, fate) in [
-        (&[1, 0, 2, 0, 0, 0, 0, 2][..], Outcome::BadLength),
-        (&[14, 0, 0, 0, 0, 0, 0, 0], Outcome::BadLength),
-        (&[1, 2, 2, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0], Outcome::BadLength),
+        (&[1, 0, 2, 0, 0, 0, 0, 2][..], BadLength),
+        (&[14, 0, 0, 0, 0, 0, 0, 0], BadLength),
+        (&[1, 2, 2, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0], BadLength),
         (&[1, 1, 3, 0, 0, 0, 0, 2], Outcome::BadHeader),
         (&[1, 1, 0, 0, 0, 0, 0, 0], Outcome::BadHeader),
     ] {
@@ -383,7 +382,7 @@ fn an_advertisement_tells_an_address_and_whether_it_overrides() {
     let forwarded = icmpv6(PEER6, US6, 254, &tell(0x60, &TARGET));
     assert_eq!(classed(&forwarded), Err(Outcome::BadHeader));
     let untold = icmpv6(PEER6, US6, 255, &tell(0x60, &[]));
-    assert_eq!(classed(&untold), Err(Outcome::UnknownProtocol));
+    assert_eq!(classed(&untold), Err(UnknownProtocol));
     let ours = ndisc(136, 0x60, US6.ip, &TARGET);
     assert_eq!(classed(&icmpv6(PEER6, US6, 255, &ours)), Err(Outcome::BadSource), "our address");
     let nobody = Address::single(PEER.mac, Ipv6Addr::UNSPECIFIED.into());
