@@ -8,7 +8,7 @@ use smoltcp::wire::{
 };
 
 use super::*;
-use crate::FrameOutcome::{self as Outcome, BadLength, Truncated, UnknownProtocol};
+use crate::FrameOutcome::{self as Outcome, BadHeader, BadLength, Truncated, UnknownProtocol};
 use crate::address::{ALL_NODES, group_mac, solicited};
 use crate::emit::{Addressing, put, write_udp};
 use crate::{Address, FrameBuilder};
@@ -148,7 +148,7 @@ fn what_is_not_served_has_a_name() {
     let sctp = with_ip(&frame, |ip| ip.set_next_header(IpProtocol::Unknown(132)));
     assert_eq!(classed(&sctp), Err(UnknownProtocol));
     let ip6 = with_ip(&frame, |ip| ip.set_version(6));
-    assert_eq!(classed(&ip6), Err(Outcome::BadHeader));
+    assert_eq!(classed(&ip6), Err(BadHeader));
     let none = Addresses::from(US);
     assert_eq!(classify(&datagram(PEER6, US6, None, b""), &none), Err(Outcome::Ipv6));
 }
@@ -176,7 +176,7 @@ fn an_extension_header_is_dropped_under_its_name() {
         assert_eq!(classed(&other), Err(fate), "{next}");
     }
     let ip4 = with_ip6(&frame, |ip| ip.set_version(4));
-    assert_eq!(classed(&ip4), Err(Outcome::BadHeader));
+    assert_eq!(classed(&ip4), Err(BadHeader));
     let icmpv6 = with_ip(&datagram(PEER, US, None, b""), |ip| {
         ip.set_next_header(IpProtocol::Icmpv6);
     });
@@ -311,11 +311,7 @@ fn a_solicitation_is_for_hosts_on_the_link_alone() {
     for to in [US6, group] {
         assert_eq!(classed(&icmpv6(PEER6, to, 255, &ask)), query);
         for hops in [0, 64, 254] {
-            assert_eq!(
-                classed(&icmpv6(PEER6, to, hops, &ask)),
-                Err(Outcome::BadHeader),
-                "forwarded"
-            );
+            assert_eq!(classed(&icmpv6(PEER6, to, hops, &ask)), Err(BadHeader), "forwarded");
         }
     }
     let untold = ndisc(135, 0, target, &[]);
@@ -325,24 +321,16 @@ fn a_solicitation_is_for_hosts_on_the_link_alone() {
     let nobody = Address::single(PEER.mac, Ipv6Addr::UNSPECIFIED.into());
     let query = Ok(Received::AddressQuery { mac, ip: nobody.ip, target, states_source: false });
     assert_eq!(classed(&icmpv6(nobody, group, 255, &untold)), query, "is it free?");
-    assert_eq!(
-        classed(&icmpv6(nobody, group, 255, &ask)),
-        Err(Outcome::BadHeader),
-        "not its own yet"
-    );
-    assert_eq!(
-        classed(&icmpv6(nobody, US6, 255, &untold)),
-        Err(Outcome::BadHeader),
-        "not in its group"
-    );
+    assert_eq!(classed(&icmpv6(nobody, group, 255, &ask)), Err(BadHeader), "not its own yet");
+    assert_eq!(classed(&icmpv6(nobody, US6, 255, &untold)), Err(BadHeader), "not in its group");
 
     let other = ndisc(135, 0, "fd00:0:0:1::1".parse().unwrap(), &SOURCE);
     assert_eq!(classed(&icmpv6(PEER6, group, 255, &other)), Err(Outcome::NotForUs));
     let all = ndisc(135, 0, ALL_NODES.into(), &SOURCE);
-    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &all)), Err(Outcome::BadHeader));
+    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &all)), Err(BadHeader));
     let mut coded = ask.clone();
     coded[1] = 1;
-    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &coded)), Err(Outcome::BadHeader));
+    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &coded)), Err(BadHeader));
     for length in 8..ask.len() {
         let cut = icmpv6(PEER6, US6, 255, &ask[..length]);
         let whole = length == 24;
@@ -353,8 +341,8 @@ fn a_solicitation_is_for_hosts_on_the_link_alone() {
         (&[1, 0, 2, 0, 0, 0, 0, 2][..], BadLength),
         (&[14, 0, 0, 0, 0, 0, 0, 0], BadLength),
         (&[1, 2, 2, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0], BadLength),
-        (&[1, 1, 3, 0, 0, 0, 0, 2], Outcome::BadHeader),
-        (&[1, 1, 0, 0, 0, 0, 0, 0], Outcome::BadHeader),
+        (&[1, 1, 3, 0, 0, 0, 0, 2], BadHeader),
+        (&[1, 1, 0, 0, 0, 0, 0, 0], BadHeader),
     ] {
         let odd = ndisc(135, 0, target, options);
         assert_eq!(classed(&icmpv6(PEER6, US6, 255, &odd)), Err(fate), "{options:?}");
@@ -378,9 +366,9 @@ fn an_advertisement_tells_an_address_and_whether_it_overrides() {
     assert_eq!(classed(&icmpv6(PEER6, US6, 255, &tell(0x40, &TARGET))), claim(false));
     assert_eq!(classed(&icmpv6(PEER6, group, 255, &tell(0x20, &TARGET))), claim(true));
     let answered = icmpv6(PEER6, group, 255, &tell(0x60, &TARGET));
-    assert_eq!(classed(&answered), Err(Outcome::BadHeader), "an answer to everybody");
+    assert_eq!(classed(&answered), Err(BadHeader), "an answer to everybody");
     let forwarded = icmpv6(PEER6, US6, 254, &tell(0x60, &TARGET));
-    assert_eq!(classed(&forwarded), Err(Outcome::BadHeader));
+    assert_eq!(classed(&forwarded), Err(BadHeader));
     let untold = icmpv6(PEER6, US6, 255, &tell(0x60, &[]));
     assert_eq!(classed(&untold), Err(UnknownProtocol));
     let ours = ndisc(136, 0x60, US6.ip, &TARGET);
