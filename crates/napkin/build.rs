@@ -1,16 +1,16 @@
-//! Tells the program from which commit it is built, for the pages that it writes. Where that cannot be
-//! found out (no checkout, no git) it is not said.
+//! Sets `NAPKIN_COMMIT` to the commit that the program is built from, for the pages that it writes. Without a
+//! checkout or git the variable stays unset.
 
 use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // A checkout around this source that does not hold it is somebody else's.
+    // A checkout that does not track this source belongs to another project.
     if git(&["ls-files", "--error-unmatch", "build.rs"]).is_none() {
         return;
     }
-    // Any crate's: a commit alone says nothing of sources that differ from it. Not all that is beside them, for
-    // tests run there, and a file that comes and goes would have all of this built again.
+    // Watch the sources of every crate, as uncommitted changes are part of the version. Watch nothing beside `src`:
+    // tests create and remove files there, each of which would cause a rebuild.
     let crates = std::fs::read_dir("..").into_iter().flatten().flatten();
     for source in crates.map(|it| it.path().join("src")).filter(|it| it.is_dir()) {
         println!("cargo::rerun-if-changed={}", source.display());
@@ -25,7 +25,7 @@ fn main() {
     println!("cargo::rustc-env=NAPKIN_COMMIT={commit}{changed}");
 }
 
-/// What git says; `None` if it fails.
+/// The output of git; `None` if it fails.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

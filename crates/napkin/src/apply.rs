@@ -134,7 +134,7 @@ pub(crate) struct Apply {
     json: bool,
 }
 
-/// How long a guard watches before the policy stays.
+/// The default of `--watch`: how long a canary watches before the policy stays.
 const WATCH: Duration = Duration::from_secs(60);
 
 /// The exit code of a policy that was put back because its guard broke, or was never judged.
@@ -159,15 +159,15 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
         )?;
     }
     let store = Store::open().map_err(|error| match backend.may_change() {
-        // The right is what is missing first.
+        // A missing capability is the more useful error.
         Err(right) => Failure::of(ApplyError::NoRight { ifname: args.dev.clone(), right }),
         Ok(()) => Failure::of(error),
     })?;
     let request =
         Request { policy: &args.policy, ifname: &args.dev, options: &options, force: args.force };
     let limit = args.limit.or_else(|| guards.1.as_ref().map(|_| args.watch.unwrap_or(WATCH)));
-    // Before the change: it reads every process, and who watches is not to wait for it. If the device cannot be
-    // looked at, applying says so.
+    // Reads every process, which takes time: done before the change, so that the watch is not delayed. If the
+    // device cannot be read, `apply` below reports the error.
     let at = backend.look(Target::Name(&args.dev)).ok();
     let neighbours =
         at.and_then(|at| kernel::neighbours(&args.policy, &at.device, args.queue, &[]));
@@ -191,7 +191,7 @@ fn dry_run(args: &Apply, backend: &mut Linux, options: &Options) -> Result<(), F
     print_plan(args, &plan, &plan.changes, neighbours.as_ref())
 }
 
-/// Holds the policy, with a guard's eye on it, and puts it back, unless it is to stay and the guard held.
+/// Applies the policy, watches it for `limit`, and puts it back, unless it is to stay and the guard held.
 fn watched(
     args: &Apply,
     backend: Linux,
@@ -202,7 +202,7 @@ fn watched(
     neighbours: Option<Neighbours>,
 ) -> Result<(), Failure> {
     let stays = args.limit.is_none();
-    // Before anything is changed, so that no signal ends this in between.
+    // Signals are blocked before the first change, so that none ends the process in between.
     let signals = Signals::block_termination_and_stop().map_err(Failure::of)?;
     let mut canary = guards.1.map(|guard| args.canary(guard)).transpose()?;
     let began = Instant::now();
@@ -212,7 +212,7 @@ fn watched(
     let time = Time(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
     let then = if stays { "watched" } else { "held" };
     let (also, applied) = (args.clone(), hold.applied().clone());
-    // A reader that has gone, or does not read, is no reason to end early, or to watch late.
+    // Printed by a thread of its own: a closed or blocked output must neither end nor delay the watch.
     let tell = std::thread::Builder::new().name("tell".into()).spawn(move || {
         let told = told_applied(&also, &applied, neighbours.as_ref());
         say(&format!("{}: {then} for {time}; Ctrl-C puts it back", also.dev));
@@ -222,7 +222,7 @@ fn watched(
     let told = || tell.join().unwrap_or(Err(Failure::Closed));
     let end = match &mut canary {
         Some(canary) => {
-            // It was helped, and would not be once nobody watches.
+            // The guard has ended the suspension of the queue. Once napkin has ended, no guard would.
             let starved = || guard.as_ref().is_some_and(napkin_linux::guard::Guard::starved);
             let harm = || starved().then(|| "a queue starved under it".to_owned());
             let mut line = |line: &str| say(&format!("{}: {line}", args.dev));
@@ -242,16 +242,16 @@ fn watched(
         return told;
     }
     let unchanged = hold.applied().done.is_empty();
-    // First of all, whatever there is to say.
+    // Restore before anything is printed.
     let restored = hold.restore().map_err(Failure::of);
-    // One that has gone since, say, is not as it was found.
+    // A device that is gone, or was not restored completely, is not unchanged.
     let unchanged = unchanged && restored.as_ref().is_ok_and(|it| it.is_complete() && !it.gone);
     let took = text::time(began.elapsed().as_nanos() as f64);
     let told = told();
     let mut why = None;
     let exit = match end {
         Err(failure) => {
-            // That something is left comes first, and why it was to be put back is not lost.
+            // A failure to restore takes precedence; the failure before it is printed.
             if let (Err(_), Failure::Failed(why)) = (&restored, &failure) {
                 say(&format!("{}: {why}", args.dev));
             }
@@ -260,7 +260,7 @@ fn watched(
         Ok(End::Held) => None,
         Ok(End::Signal(signal)) => {
             say(&format!("{}: ended by signal {signal}", args.dev));
-            // Whoever asked for it to stay has not got it.
+            // The policy was to stay and does not: 128 and the signal's number.
             stays.then(|| u8::try_from(signal).map_or(1, |signal| signal.saturating_add(128)))
         }
         Ok(End::Broken(broke)) => {
@@ -276,7 +276,7 @@ fn watched(
     };
     let restored = restored?;
     match (exit, ended(args, &restored, why.as_deref(), unchanged)) {
-        // That something is left comes first.
+        // An incomplete restoration takes precedence.
         (_, Err(Failure::Exit(code))) => Err(Failure::Exit(code)),
         (Some(code), shown) => {
             told_first(shown);
@@ -286,7 +286,7 @@ fn watched(
     }
 }
 
-/// Waits until the time is up or a signal comes that ends it, which a stop does not: the time would not be kept.
+/// Waits until `limit` is over or a signal ends it. SIGTSTP does not: a stopped napkin could not keep the time.
 fn wait(hold: &Temporary, signals: &Signals, limit: Duration, dev: &str) -> End {
     let (began, mut told) = (Instant::now(), false);
     loop {
@@ -303,7 +303,7 @@ fn wait(hold: &Temporary, signals: &Signals, limit: Duration, dev: &str) -> End 
 }
 
 impl Apply {
-    /// The one that starvation has, and the user's own.
+    /// The starvation guard (`once` unless given) and the canary, from the values of `--guard`.
     fn guards(&self) -> Result<(Guard, Option<napkin_compare::Guard>), Failure> {
         let twice = |what| Failure::Usage(format!("--guard was given twice for {what}: once each"));
         let (mut starving, mut own) = (None, None);
@@ -335,8 +335,8 @@ impl Apply {
         Ok((starving.unwrap_or(Guard::Once), own))
     }
 
-    /// Says what became of the policy when its guard ended it: `what`, and `why`. Where all was so before it is
-    /// `unchanged`: whether it still is in force nobody has looked.
+    /// Reports that the guard ended the policy: `what` happened, `why`, and after how long. `unchanged`: all settings
+    /// were in force before, so nothing was changed; whether they still are was not checked.
     fn told_back(
         &self,
         what: &str,
@@ -349,7 +349,7 @@ impl Apply {
         say(&match restored {
             Err(_) => format!("{dev}: {what} and {policy} cannot be put back, after {took}: {why}"),
             Ok(restored) if unchanged => {
-                // What the journal knows an earlier napkin has changed.
+                // Changes that an earlier napkin has made, as the journal says.
                 let known = match restored.kept {
                     0 => String::new(),
                     kept => {
@@ -367,7 +367,7 @@ impl Apply {
         });
     }
 
-    /// Looks at what is there before anything is changed.
+    /// Starts the canary and prints its reference, which is measured before anything is changed.
     fn canary(&self, guard: napkin_compare::Guard) -> Result<Canary, Failure> {
         let canary = Canary::begin(guard, &self.dev, self.pid).map_err(|error| match error {
             CompareError::Usage(why) => Failure::Usage(why),
@@ -386,7 +386,8 @@ impl Apply {
     }
 }
 
-/// Shows what was put back, and in JSON why the guard ended it, if it did. `unchanged`: nothing had been changed.
+/// Prints what was put back; in JSON also the guard's reason, if it ended the policy. `unchanged`: nothing had been
+/// changed.
 fn ended(
     args: &Apply,
     restored: &DeviceRestored,
@@ -397,7 +398,7 @@ fn ended(
         true => {
             print_json(&json!({ "restored": restored, "guard": guard, "unchanged": unchanged }))
         }
-        // That nothing is put back was said with why the guard ended it.
+        // The line with the guard's reason says already that nothing is put back.
         false if unchanged && guard.is_some() => Ok(()),
         false => restore::device(restored, false),
     };

@@ -1,6 +1,7 @@
-//! Arguments: their names, their help, and what can be told of a value without an engine.
+//! The command-line arguments: their names, help texts, and the checks of values that need no engine.
 //!
-//! Not the limits of settings: the engine knows them and says them, so that they stand in one place.
+//! Limits of settings are not defined here: those of policy keys are in the key table, and the engine checks the
+//! weight.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -281,7 +282,7 @@ pub(crate) struct Serve {
     pub(crate) limit: Option<Duration>,
 }
 
-/// Faults with their shares, of which none stands twice: the last would hold, and nobody be told.
+/// Parses faults with their shares. A fault given twice is an error: the last share would hold, without a notice.
 fn faults(text: &str) -> Result<Faults, String> {
     let names: Vec<&str> = text.split(',').filter_map(|it| Some(it.split_once('=')?.0)).collect();
     match names.iter().enumerate().find(|(place, name)| names[..*place].contains(name)) {

@@ -1,4 +1,4 @@
-//! `napkin attach`, and what it shares with `napkin run`.
+//! `napkin attach`, and the options and helpers that it shares with `napkin run`.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ pub(crate) struct Attach {
     once: bool,
 }
 
-/// How long it is looked for threads that wait, with --once.
+/// How long `--once` looks for waiting threads to pin.
 const PIN_FOR: Duration = Duration::from_millis(300);
 
 /// What is set, and how much is told.
@@ -103,7 +103,7 @@ pub(crate) struct How {
 
 pub(crate) fn run(args: &Attach) -> Result<(), Failure> {
     let how = &args.how;
-    // Before anything is changed that is to be put back.
+    // Signals are blocked before the first change.
     let signals = match args.once {
         true => Signals::block_termination(),
         false => Signals::block_termination_and_stop(),
@@ -132,7 +132,7 @@ pub(crate) fn run(args: &Attach) -> Result<(), Failure> {
     device.and(all_set(end.unset))
 }
 
-/// A failure if not everything was set, in so many processes.
+/// Fails if something could not be set in `unset` processes.
 pub(crate) fn all_set(unset: usize) -> Result<(), Failure> {
     match unset {
         0 => Ok(()),
@@ -143,7 +143,7 @@ pub(crate) fn all_set(unset: usize) -> Result<(), Failure> {
     }
 }
 
-/// A failure if not everything was put back on the device.
+/// Fails if not everything was put back on the device.
 pub(crate) fn device_put_back(
     restored: Option<Result<DeviceRestored, ApplyError>>,
 ) -> Result<(), Failure> {
@@ -157,7 +157,7 @@ pub(crate) fn device_put_back(
     )))
 }
 
-/// Whether the journal still knows of changes of a process.
+/// Whether the journal still has changes of this process.
 fn left_before(pid: i32) -> bool {
     let found = Store::open().and_then(|store| store.survey()).unwrap_or_default();
     found.iter().any(|it| match it {
@@ -167,8 +167,8 @@ fn left_before(pid: i32) -> bool {
 }
 
 impl How {
-    /// A session with this program, or with one that is to be started, after a line for each thing that it will not
-    /// set.
+    /// Begins a session with this program, or, without a pid, with one to be started. Prints a line for each part of
+    /// the policy that will not be set.
     pub(crate) fn begin(&self, pid: Option<i32>) -> Result<Session, Failure> {
         policies::warn_in_linux(&NamedPolicy::all([self.policy]));
         let cpus = self.cpus.clone().unwrap_or_default().0;
@@ -190,7 +190,7 @@ impl How {
         Ok(session)
     }
 
-    /// Says that the policy has a device part, which no device has.
+    /// Notes that no device is set as the policy's device part says.
     fn note_device(&self, has_program_part: bool) {
         let policy = &self.policy;
         let effect = if has_program_part {
@@ -204,19 +204,19 @@ impl How {
         ));
     }
 
-    /// Has a session watch for queues that the program starves, if the policy lets it, and this host can.
+    /// Starts the session's starvation guard, if the policy can starve a queue. On failure the guard prints why.
     pub(crate) fn watch(&self, session: &mut Session) {
         if self.can_starve() {
             session.watch(self.guard.start(session.device(), false, self.quiet));
         }
     }
 
-    /// Where the instances cannot be listed the guard says so.
+    /// Whether the policy can starve a queue; true if the instances cannot be listed, which the guard then reports.
     fn can_starve(&self) -> bool {
         can_starve(&self.policy).unwrap_or(true)
     }
 
-    /// Says what was set and left so.
+    /// Reports what `--once` has set and left in force.
     fn left(&self, left: &Left) -> Result<(), Failure> {
         all_set(left.unset)?;
         self.note(if left.set {
@@ -245,7 +245,7 @@ impl How {
         }
     }
 
-    /// Says something that is no failure.
+    /// Prints a line that is not a failure, unless `--quiet`.
     pub(crate) fn note(&self, line: &str) {
         if !self.quiet {
             say(line);

@@ -1,4 +1,4 @@
-//! One attempt at a run that may be interrupted: what is said when it is, and how it goes on.
+//! A run that can be interrupted and resumed: its signals, its results so far, and what it prints when it ends early.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -11,24 +11,24 @@ use serde_json::Value;
 
 use crate::failure::{Failure, say};
 
-/// A command that measures: it may be interrupted, and later goes on from its file.
+/// A run of a measuring command, which can be interrupted and later resumed from its file.
 #[derive(Debug)]
 pub(crate) struct Attempt {
-    /// Whether it was asked to end.
+    /// The signal that asked it to end, if any.
     pub(crate) interrupt: Interrupt,
-    /// What it has measured.
+    /// The results so far.
     pub(crate) partial: Partial,
-    /// Measurements in all.
+    /// Measurements of the complete run.
     all: u64,
 }
 
-/// Has signals noted. Before any other thread is made.
+/// Starts recording signals. Must be called before any other thread is created.
 pub(crate) fn watch() -> Result<Interrupt, Failure> {
     Interrupt::watch().map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))
 }
 
 impl Attempt {
-    /// Goes on with that file, or begins; then what is measured is kept in the current directory.
+    /// Resumes from that file, or begins anew with a file in the current directory.
     pub(crate) fn new(
         interrupt: Interrupt,
         resume: Option<&Path>,
@@ -47,7 +47,7 @@ impl Attempt {
         Ok(Attempt { interrupt, partial, all })
     }
 
-    /// What it will take, for measurements that all take `time`: `24 measurements, about 1 min 10 s`.
+    /// The measurements and the time left, if all of them together take `time`: `24 measurements, about 1 min 10 s`.
     pub(crate) fn size(&self, time: Duration) -> String {
         let (all, there) = (self.all, self.partial.there());
         let left = all.saturating_sub(there);
@@ -59,29 +59,29 @@ impl Attempt {
         }
     }
 
-    /// What interrupted it, unless all had been done by then.
+    /// The signal that interrupted the run, unless all measurements were done by then.
     pub(crate) fn unfinished(&self) -> Option<Interrupted> {
         self.interrupt.check().err().filter(|_| self.partial.done() < self.all)
     }
 
-    /// How many runs there are, where only the first of them tells what they take.
+    /// The number of runs, for commands that know the duration only after the first run.
     pub(crate) fn runs(&self) -> String {
         let left = self.all.saturating_sub(self.partial.there());
         let all = if left < self.all { format!(" of {}", self.all) } else { String::new() };
         format!("{left}{all} runs; after the first of each experiment: how long they take")
     }
 
-    /// What was measured is shown and written: nothing is left of it.
+    /// Removes the file of results so far, once they are shown and written elsewhere.
     pub(crate) fn end(self) {
         self.partial.end();
     }
 
-    /// It was interrupted: says how far it came, and how it goes on.
+    /// Prints how far an interrupted run came and how to resume it. Returns the exit code of the signal.
     pub(crate) fn interrupted(&self, interrupted: Interrupted) -> Failure {
         self.ended(interrupted, &self.far())
     }
 
-    /// The same, of something that counts in another way.
+    /// As [`Attempt::interrupted`], with a text of the caller's for how far it came.
     pub(crate) fn ended(&self, interrupted: Interrupted, far: &str) -> Failure {
         say(&format!("interrupted: {far}{}", self.how()));
         Failure::Exit(interrupted.exit_code())
@@ -91,7 +91,7 @@ impl Attempt {
         format!("{} of {} measurements done", self.partial.done(), self.all)
     }
 
-    /// Something else ended it, or what it has measured could not be written: says how it goes on if that is fixed.
+    /// Prints how to resume after a failure of the run, or of writing its results. Returns the failure.
     pub(crate) fn failed(&self, failure: Failure) -> Failure {
         if let Ok(Some(_)) = self.partial.kept() {
             say(&format!("{}{}", self.far(), self.how()));
@@ -108,16 +108,16 @@ impl Attempt {
     }
 }
 
-/// The world in which a bench has left a file to go on with, if it says so.
+/// The world of the interrupted bench that left this file, if the file names it.
 pub(crate) fn world_of(path: &Path, workload: &str) -> Option<String> {
     let mut line = String::new();
-    // A line of ours is short; what has none is no file of ours.
+    // The first line of such a file is short: of a file without a line end no more is read.
     BufReader::new(File::open(path).ok()?.take(16 << 20)).read_line(&mut line).ok()?;
     let first: Value = serde_json::from_str(&line).ok()?;
     first["plan"][workload]["world"].as_str().map(str::to_owned)
 }
 
-/// The command of this process with `--resume` and, where it takes one, a file.
+/// The command line of this process with `--resume` and, if the command takes one, the file.
 pub(crate) fn again(path: Option<&Path>) -> String {
     let mut arguments: Vec<String> =
         std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned()).collect();

@@ -103,7 +103,7 @@ pub(crate) struct Bench {
     pub(crate) common: Common,
 }
 
-/// Checks what is asked in all worlds, runs it in each, and prints the tables.
+/// Checks the run in all worlds, then runs it in each and prints the tables.
 pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
     let worlds = worlds(args.workload.as_ref(), &args.common)?;
     let interrupt = attempt::watch()?;
@@ -116,12 +116,12 @@ pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
         return finished(result, outputs);
     };
     let several = worlds.len() > 1;
-    // All of them first: what one of them refuses costs no run of another.
+    // Check all worlds before the first run: a usage error in one must not cost a run in another.
     let ready = worlds.iter().map(|world| prepare(chosen, common, &policies, *world, several));
     let mut ready: Vec<_> = ready.collect::<Result<_, _>>()?;
     let mut resume = common.resume.as_deref();
     if let Some(path) = resume.filter(|_| several) {
-        // Of a file that does not say it, the first world will say what is wrong with it.
+        // If the file names no world, the first world reports what is wrong with it.
         let left = attempt::world_of(path, chosen.workload.name());
         let place = worlds.iter().position(|it| Some(it.name()) == left.as_deref()).unwrap_or(0);
         if place > 0 {
@@ -133,7 +133,7 @@ pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
     check_files(&ready, common, &outputs)?;
     let mut result = Ok(());
     for (setup, run) in ready {
-        // The worlds after the first begin anew.
+        // The worlds after the one that is resumed begin anew.
         let (resume, interrupt) = (resume.take(), interrupt.clone());
         let ran = match run {
             Ready::Modelled(plan) => {
@@ -146,7 +146,7 @@ pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
         };
         match ran {
             Ok(()) => {}
-            // A reader that has had enough has asked for the files of the others all the same.
+            // A closed output does not end the run: the files of the other worlds are still wanted.
             Err(Failure::Closed) => result = Err(Failure::Closed),
             failed => {
                 result = failed;
@@ -160,15 +160,15 @@ pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
     finished(result, outputs)
 }
 
-/// Fails if a file of any world could not be written, or two of all of them are one: what a world checks itself
-/// comes after those before it have run.
+/// Fails if a file of any world cannot be written, or two of them are the same file. Each world checks its own files
+/// as well, but only after the worlds before it have run.
 fn check_files(
     ready: &[(Setup, Ready)],
     common: &Common,
     outputs: &Outputs<'_>,
 ) -> Result<(), Failure> {
     let mut files: Vec<&Path> = ready.iter().filter_map(|(it, _)| it.json.as_deref()).collect();
-    // Standard output takes the figures of one world after the other.
+    // All worlds may write to standard output, one after the other.
     files.dedup();
     if ready.iter().any(|(_, run)| matches!(run, Ready::Modelled(_))) {
         files.extend(common.modelled.trace.as_deref());
@@ -176,8 +176,8 @@ fn check_files(
     outputs.check(files)
 }
 
-/// Writes the page of what there is, also where something has ended it early. Of two failures the run's
-/// counts, unless it is only a reader that has gone.
+/// Writes the page of the results, also if the run ended early. Of two failures the run's is returned, unless it
+/// is only a closed output.
 fn finished(result: Result<(), Failure>, outputs: Outputs<'_>) -> Result<(), Failure> {
     let written = outputs.finish();
     match result {
@@ -189,7 +189,7 @@ fn finished(result: Result<(), Failure>, outputs: Outputs<'_>) -> Result<(), Fai
     }
 }
 
-/// What runs in a world, checked.
+/// A checked run in one world.
 enum Ready {
     Modelled(Box<Plan<'static>>),
     Live(Box<(Box<dyn Live>, Options)>),
@@ -211,7 +211,7 @@ fn prepare(
         of_several: several.then_some(world),
     };
     if setup.policies.is_empty() {
-        // In several worlds the same.
+        // Several worlds run the same policies: the engine's, if the workload runs there.
         let worlds = workload.worlds();
         let tell = if several && worlds.contains(&World::Engine) { World::Engine } else { world };
         setup.policies = NamedPolicy::all(workload.policies(tell));
@@ -256,7 +256,7 @@ fn short_round(
     all(&round, common, None, resume, interrupt, outputs, of_each)
 }
 
-/// The file of one workload of the short round, or of one of several worlds.
+/// The JSON file of one workload of the short round, or of one of several worlds.
 fn json_of(path: &Path, workload: &str) -> PathBuf {
     if file::is_stream(path) {
         return path.to_owned();
@@ -266,7 +266,7 @@ fn json_of(path: &Path, workload: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// The policies that were asked for, with what they will not do.
+/// The policies that were asked for. Prints warnings of what they will not do.
 pub(crate) fn policies(common: &Common) -> Result<Vec<NamedPolicy>, Failure> {
     let mut policies = Vec::new();
     for text in &common.policies {
@@ -289,8 +289,8 @@ fn options(common: &Common) -> Options {
     }
 }
 
-/// Runs workloads one after the other, each with a file for its figures if there is one. What goes on
-/// for pages is shown of a single one.
+/// Runs workloads one after the other, each with its JSON file, if any. The long tables of receive times are printed
+/// for a single workload only.
 fn all(
     runs: &[(Box<dyn Live>, Options)],
     common: &Common,
@@ -315,7 +315,7 @@ fn all(
     if !common.quiet {
         say(&attempt.size(time));
     }
-    // A reader that has had enough has asked for the files all the same.
+    // A closed output does not end the runs: their files are still wanted.
     let mut told = Ok(());
     for (workload, options) in runs {
         let (workload, whole) = (&**workload, runs.len() == 1);
@@ -338,7 +338,7 @@ fn all(
                 shown => shown.map_err(|failure| attempt.failed(failure))?,
             },
             Err(Stopped { error, report }) => {
-                // What was measured is not lost by what came after it.
+                // Show the results from before the failure.
                 if let Some(report) = report {
                     told_first(show(&report));
                 }

@@ -1,4 +1,4 @@
-//! Options that a bench has in every world, and what it has in one.
+//! The options of `napkin bench` that apply in every world, and the settings of a run in one world.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -66,19 +66,19 @@ pub(crate) struct Common {
     /// Show no progress.
     #[arg(long, global = true)]
     pub(crate) quiet: bool,
-    // The last: what follows would stand under its heading.
+    // Must be last: options after it would appear under its help heading.
     #[command(flatten)]
     pub(crate) modelled: Modelled,
 }
 
-/// What a run in one world has of its own.
+/// The settings of a run in one world.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) policies: Vec<NamedPolicy>,
-    /// The loads; without any, the world's own.
+    /// The loads; if empty, the defaults of the world.
     pub(crate) loads: Vec<String>,
-    /// The file of its figures.
+    /// The JSON file.
     pub(crate) json: Option<PathBuf>,
-    /// The world, where it is one of several.
+    /// The world, if the command runs in several.
     pub(crate) of_several: Option<World>,
 }

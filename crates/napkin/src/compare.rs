@@ -137,7 +137,7 @@ pub(crate) fn run(args: &Compare) -> Result<(), Failure> {
     outputs::check(args.json.iter().chain(&args.report).map(PathBuf::as_path))?;
     let service = Service::find(args.pid, &args.dev).map_err(failure)?;
     args.check_lifelines(&options)?;
-    // The reference comes once more, to begin with.
+    // The reference has one slice more, before the rounds.
     let mut progress = match args.quiet {
         true => Progress::hidden(0),
         false => Progress::new(options.slices() as u64 + 1),
@@ -202,7 +202,8 @@ impl Compare {
         })
     }
 
-    /// Refuses what could cut whoever asks for it off.
+    /// Refuses policies that could delay the default route or this terminal's own connection, without a guard or
+    /// --yes.
     fn check_lifelines(&self, options: &Options) -> Result<(), Failure> {
         if self.yes || options.guard.is_some() {
             return Ok(());
@@ -217,8 +218,8 @@ impl Compare {
             true => text::line_width(std::io::stderr()),
             false => text::line_width(std::io::stdout()),
         };
-        // First the files: whoever closes the pipe has asked for them all the same. Then the table, whatever became
-        // of them: its figures are nowhere else.
+        // The files come first: a closed output must not prevent them. The table is printed even if they fail, as its
+        // figures are nowhere else.
         let json = self.json.as_ref().map_or(Ok(()), |path| {
             file::write(path, &format!("{:#}\n", report.json())).map_err(Failure::of)
         });

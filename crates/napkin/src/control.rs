@@ -1,10 +1,10 @@
-//! The verbs that ask and change a running engine.
+//! The commands that query and change a running engine: the `-get` and `-set` commands.
 
 use napkin_engine::control::{
     Answer, ClientError, Record, Request, Verb, choose, request, setting,
 };
 use napkin_measure::report::text::time as measured;
-use napkin_policy::{INSTANCE_KEYS, Key, Time, ValueKind};
+use napkin_policy::{INSTANCE_KEYS, Key, ValueKind, Time};
 use serde_json::Value;
 
 use crate::args::{DevGet, DevSet, NapiGet, NapiSet, QstatsGet, QueueGet, Target};
@@ -12,10 +12,10 @@ use crate::failure::{Failure, print, print_json, say};
 use crate::settings::Settings;
 use crate::table;
 
-/// Of a device that somebody removed; a column only where there is one.
+/// The attribute of a device that was removed; a column only if there is such a device.
 const GONE: &str = "gone";
 
-/// The one time that is measured and not set.
+/// The only time that is measured, not set.
 const IDLE_GAP: &str = "idle-gap-min";
 
 pub(crate) fn dev_get(args: &DevGet) -> Result<(), Failure> {
@@ -82,7 +82,7 @@ pub(crate) fn dev_set(args: &DevSet) -> Result<(), Failure> {
     set(&args.target, &with(asked, &args.settings)?)
 }
 
-/// Adds the settings that were given.
+/// Adds the given settings to a request; fails if there are none.
 fn with(asked: Request, settings: &Settings) -> Result<Request, Failure> {
     if settings.given.is_empty() && settings.weight.is_none() {
         let what = "nothing is to be changed: give a setting, as in --threaded busy-poll";
@@ -94,7 +94,7 @@ fn with(asked: Request, settings: &Settings) -> Result<Request, Failure> {
     Ok(settings.given.iter().fold(asked, with).with("weight", settings.weight))
 }
 
-/// Asks, and says what the engine warns of.
+/// Sends a request to the engine and prints the warnings of the answer.
 fn ask(target: &Target, asked: &Request) -> Result<Vec<Record>, Failure> {
     let answer =
         choose(target.control.as_deref(), "--control PATH").and_then(|path| request(&path, asked));
@@ -121,7 +121,7 @@ fn show(target: &Target, asked: &Request, columns: &[&str]) -> Result<(), Failur
     print(&table::columns(&columns, records.iter().map(row).collect()))
 }
 
-/// A value as people read it; what is absent is a dash.
+/// Formats a value for a table; an absent value is a dash.
 fn cell(name: &str, value: Option<&Value>) -> String {
     let is_time = || Key::find(name).is_some_and(|key| key.takes == ValueKind::Time);
     match value {
@@ -130,7 +130,7 @@ fn cell(name: &str, value: Option<&Value>) -> String {
         Some(Value::Bool(on)) => if *on { "on" } else { "off" }.into(),
         Some(Value::String(text)) => text.clone(),
         Some(Value::Number(number)) => match number.as_u64() {
-            // A setting is shown as it would be written; what was measured, to three digits.
+            // A setting is shown as it is written on the command line; a measured time, to three digits.
             Some(time) if is_time() => Time(time).to_string(),
             Some(time) if name == IDLE_GAP => measured(time as f64),
             _ => number.to_string(),
@@ -138,7 +138,7 @@ fn cell(name: &str, value: Option<&Value>) -> String {
         Some(Value::Array(items)) => {
             items.iter().map(|item| cell("", Some(item))).collect::<Vec<_>>().join(" ")
         }
-        // Counters by name: those that count something.
+        // Counters by name, without those that are 0.
         Some(Value::Object(fields)) => fields
             .iter()
             .filter(|(_, count)| count.as_u64() != Some(0))

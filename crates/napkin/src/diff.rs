@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Diff) -> Result<(), Failure> {
     answered(differs.into(), told)
 }
 
-/// Whether something differs, and whether that could be told.
+/// Whether something differs, and the result of printing the differences.
 type Answer = (bool, Result<(), Failure>);
 
 fn from_policy(args: &Diff, policy: &Policy) -> Result<Answer, Failure> {
@@ -66,10 +66,9 @@ fn from_before(args: &Diff) -> Result<Answer, Failure> {
     let store = Store::open().map_err(Failure::unanswered)?;
     let mut backend = Linux::open().map_err(Failure::unanswered)?;
     let different = difference(&mut backend, &store, &args.dev).map_err(Failure::unanswered)?;
-    // Who names a journal asks about that one.
+    // With NAPKIN_STATE set, the question is about that journal only.
     let named = std::env::var_os("NAPKIN_STATE").is_some_and(|it| !it.is_empty());
-    if let (true, false, Some(root_s)) = (different.is_empty(), named, store.other_root_directory())
-    {
+    if let (true, false, Some(root_s)) = (different.is_empty(), named, store.other_root_directory()) {
         return Err(Failure::unanswered(format!(
             "{}: nothing differs by the journal in {}, and root's, in {}, was not read: run as root",
             args.dev,

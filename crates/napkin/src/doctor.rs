@@ -142,7 +142,7 @@ fn full(finding: &Finding) -> String {
     let label = if *status == Status::Unknown { "missing" } else { "seen" };
     out.push_str(&filled(&format!("{label:>7}: "), seen));
     if let Some(fix) = finding.command() {
-        // Never broken: it is there to be copied.
+        // Never wrapped, so that it can be copied.
         out.push_str(&format!("    fix: {fix}\n"));
     }
     out.push('\n');
@@ -152,7 +152,7 @@ fn full(finding: &Finding) -> String {
 /// Characters in a line: a terminal of 80 columns.
 const WIDTH: usize = 79;
 
-/// A text in lines, its label before the first and blanks before the others.
+/// Wraps a text, with the label before the first line and blanks before the others.
 fn filled(label: &str, text: &str) -> String {
     fill(text, WIDTH, label, &" ".repeat(label.len())) + "\n"
 }

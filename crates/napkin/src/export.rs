@@ -101,7 +101,7 @@ pub(crate) struct Export {
 
 pub(crate) fn run(args: &Export) -> Result<(), Failure> {
     let signals = Signals::block_termination().map_err(Failure::of)?;
-    // Before rights are given up: a port below 1024.
+    // Bind before capabilities are dropped: a port below 1024 needs one.
     let listens = args.textfile.is_none() && !args.once;
     let listener =
         listens.then(|| Listener::bind(&args.listen)).transpose().map_err(Failure::of)?;
@@ -111,14 +111,14 @@ pub(crate) fn run(args: &Export) -> Result<(), Failure> {
         textfile.lock().map_err(Failure::of)?;
     }
     let mut rights = vec![Right::Bpf, Right::Perfmon];
-    // A file is replaced by another in its directory, again and again.
+    // Each update replaces the file by a new one in its directory.
     rights.extend(textfile.as_ref().filter(|it| it.is_elsewhere()).map(|_| Right::DacOverride));
     keep_only(&rights).map_err(Failure::of)?;
     let (source, drift): (Box<dyn Source>, Option<Drift>) = match &args.engine {
         Some(named) => (Box::new(engine(named.clone())?), None),
         None => {
             let source = LinuxSource::open(
-                // It runs all day: cheaper, and less exact under suspension on Linux 7.2 and later.
+                // It runs all day: count in the cheaper way, less exact under suspension on Linux 7.2 and later.
                 (!args.no_count).then(|| CountOptions { exact: false, ..CountOptions::default() }),
                 args.latency.then_some(Often::FiveSeconds),
             )

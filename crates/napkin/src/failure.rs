@@ -1,5 +1,5 @@
-//! How a command fails, and how text is printed: so that a closed pipe is no failure, and nothing that
-//! somebody else has named acts on the terminal.
+//! Failures of commands, and printing. A closed pipe is not a failure, and control characters in names from outside
+//! are escaped, so that they do not act on the terminal.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
@@ -10,39 +10,39 @@ use napkin_policy::text::{escaped_json, escaped_lines};
 /// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It makes no sense.
+    /// The command line makes no sense: exit code 2.
     Usage(String),
-    /// It could not be done.
+    /// The command could not be carried out: exit code 1.
     Failed(String),
-    /// Whoever read the output has had enough.
+    /// The reader of the output has closed it: exit code 0.
     Closed,
-    /// Everything has been said; only the exit code is left.
+    /// Everything is printed already: this exit code.
     Exit(u8),
 }
 
 impl Failure {
-    /// Something that could not be done.
+    /// A [`Failure::Failed`] with the error's text.
     pub(crate) fn of(error: impl Display) -> Failure {
         Failure::Failed(error.to_string())
     }
 
-    /// What keeps an answer from being had, where 1 would be an answer.
+    /// A failure with exit code 2, for commands whose exit code 1 is an answer.
     pub(crate) fn unanswered(error: impl Display) -> Failure {
         Failure::Usage(error.to_string())
     }
 
-    /// A signal ended it before it was done, of which everything has been said: the exit code is a shell's.
+    /// The failure of a command that a signal ended early, if that is printed already: exit code 128 and the signal's
+    /// number, as of a shell.
     pub(crate) fn by_signal(signal: i32) -> Failure {
         Failure::Exit(u8::try_from(signal).map_or(1, |signal| signal.saturating_add(128)))
     }
 
-    /// Whether that is a failure, and not only a reader that has gone: who has had enough has asked for the files
-    /// all the same.
+    /// Whether the result is a failure other than a closed output, after which files are still to be written.
     pub(crate) fn is_of(told: &Result<(), Failure>) -> bool {
         !matches!(told, Ok(()) | Err(Failure::Closed))
     }
 
-    /// Says it by a rule of the caller's own; what is left is the exit code.
+    /// Prints the failure by `tell`. Returns the exit code, as a failure.
     pub(crate) fn told(self, tell: impl FnOnce(&str)) -> Failure {
         let (text, code) = match self {
             Failure::Usage(text) => (text, 2),
@@ -53,7 +53,7 @@ impl Failure {
         Failure::Exit(code)
     }
 
-    /// Says it and gives the exit code.
+    /// Prints the failure to standard error and returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
         match self.told(say) {
             Failure::Exit(code) => ExitCode::from(code),
@@ -62,15 +62,15 @@ impl Failure {
     }
 }
 
-/// What is told before something more important: a reader that has gone does not hide that.
+/// Prints a failure that a more important result follows. A closed output does not hide that result.
 pub(crate) fn told_first(result: Result<(), Failure>) {
     if let Err(Failure::Usage(why) | Failure::Failed(why)) = result {
         say(&format!("error: {why}"));
     }
 }
 
-/// What a command ends with whose exit code, if it is not 0, says what it has found and just told: a reader that has
-/// gone does not change what was found.
+/// The result of a command whose exit code, if not 0, states a finding, which has just been printed with the result
+/// `told`. A closed output does not change the exit code.
 pub(crate) fn found(code: u8, told: Result<(), Failure>) -> Result<(), Failure> {
     match (told, code) {
         (Ok(()) | Err(Failure::Closed), 1..) => Err(Failure::Exit(code)),
@@ -78,7 +78,7 @@ pub(crate) fn found(code: u8, told: Result<(), Failure>) -> Result<(), Failure> 
     }
 }
 
-/// The same, where the exit code 1 is an answer: one that cannot be told ends with another.
+/// As [`found`], where exit code 1 is an answer: if the answer cannot be printed, the exit code is 2.
 pub(crate) fn answered(code: u8, told: Result<(), Failure>) -> Result<(), Failure> {
     let told = told.map_err(|failure| match failure {
         Failure::Failed(why) => Failure::unanswered(why),
@@ -87,7 +87,7 @@ pub(crate) fn answered(code: u8, told: Result<(), Failure>) -> Result<(), Failur
     found(code, told)
 }
 
-/// Prints to standard output.
+/// Prints to standard output, with control characters escaped.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     put(&escaped_lines(text))
 }
@@ -106,7 +106,7 @@ pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
     put(&escaped_json(&format!("{value:#}\n")))
 }
 
-/// Prints a line to standard error, where there may be nobody any more to read it.
+/// Prints a line to standard error. Errors are ignored: the reader may be gone.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{}", escaped_lines(line));
 }

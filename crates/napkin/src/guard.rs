@@ -19,7 +19,7 @@ pub(crate) enum Guard {
 }
 
 impl Guard {
-    /// Begins to watch, if asked to; says it if that cannot be.
+    /// Starts the starvation guard, unless it is `off`. Prints why if it cannot start.
     pub(crate) fn start(
         self,
         device: Option<&Temporary>,
@@ -64,7 +64,7 @@ impl Guard {
     }
 }
 
-/// Says that a policy that can starve a queue is left to itself.
+/// Notes that a policy that can starve a queue stays in force without a guard.
 pub(crate) fn unwatched() {
     say(
         "note: starved queues are not watched for once napkin has ended: a program that always finds \
@@ -72,7 +72,7 @@ pub(crate) fn unwatched() {
     );
 }
 
-/// Says the same of a wish that names no unit.
+/// The same note, for a wish that names no unit.
 pub(crate) fn unwatched_wish() {
     say(
         "note: starved queues are not watched for: a program that always finds something else ready leaves \
@@ -81,7 +81,7 @@ pub(crate) fn unwatched_wish() {
     );
 }
 
-/// What `apply --guard` takes.
+/// A value of `apply --guard`.
 #[derive(Debug, Clone)]
 pub(crate) enum Guards {
     /// What is done about a queue that starves.

@@ -116,14 +116,14 @@ fn measure(
     })
 }
 
-/// A file's name without its ending, else `measured`.
+/// The profile's name: the stem of a `.toml` file, else `measured`.
 fn name(out: Option<&Path>) -> String {
     let stem = out.filter(|path| path.extension().is_some_and(|it| it == "toml"));
     let stem = stem.and_then(Path::file_stem).map(|it| it.to_string_lossy().into_owned());
     stem.unwrap_or_else(|| "measured".to_owned())
 }
 
-/// What was found, for a person.
+/// The measured costs as text.
 fn summary(measured: &Measured) -> String {
     let rows = measured.constants.iter().filter_map(|it| {
         let (low, high) = it.range?;

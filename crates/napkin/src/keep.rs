@@ -16,10 +16,10 @@ use crate::failure::{self, Failure, print, print_json, say};
 use crate::policies::policy;
 use crate::{guard, policies, table, units};
 
-/// How long a wish that was just written may take to be in force before that is said.
+/// How long `keep` waits for the keeper to put a new wish in force, before it reports the wish as not held.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The arguments that say what is wished, by their ids: none of them is for --list and --check.
+/// The ids of the arguments that define a wish, which --list and --check exclude.
 const OF_A_WISH: [&str; 11] =
     ["policy", "dev", "driver", "mac", "queues", "cpus", "rt", "unit", "pin", "name", "yes"];
 
@@ -180,7 +180,7 @@ pub(crate) struct KeeperArgs {
     look: Look,
 }
 
-/// How often everything is looked at.
+/// The value of `--look`: the interval, or `None` for never.
 #[derive(Debug, Clone, Copy)]
 struct Look(Option<Duration>);
 
@@ -251,7 +251,7 @@ fn write(args: &Keep, policy: Policy) -> Result<(), Failure> {
         )));
     }
     let refused = Refused::look(&directory, &wish).unwrap_or_else(|why| {
-        // It may be for another host, whose kernel answers.
+        // Not an error: the wish may be for another host.
         say(&format!("note: whether it can be held here is not known: {why}"));
         Refused::default()
     });
@@ -279,12 +279,12 @@ fn write(args: &Keep, policy: Policy) -> Result<(), Failure> {
     }
 }
 
-/// What could not be held here and now if a wish were written.
+/// What would be refused on this host now if a wish were written.
 #[derive(Debug, Default)]
 struct Refused {
-    /// What of the wish itself.
+    /// Parts of the wish itself.
     own: Vec<String>,
-    /// Which other wishes would be refused for a reason that they have not now, and why.
+    /// Other wishes that would be refused for a new reason, each with that reason.
     others: Vec<String>,
 }
 
@@ -301,7 +301,7 @@ impl Refused {
             if other.file == wish.file {
                 refused.own = standing.refused();
             } else {
-                // One of which a part was refused already may lose the rest.
+                // A wish of which a part is refused already may lose more: compare the reasons.
                 let had = before.standings.iter().find(|it| it.wish == *other);
                 let had = had.map(Standing::refused).unwrap_or_default();
                 let mut why = standing.refused();
@@ -316,7 +316,7 @@ impl Refused {
         Ok(refused)
     }
 
-    /// Fails if anything is, unless it was asked for all the same: then other wishes are named.
+    /// Fails if anything would be refused. With --yes it only warns of the other wishes.
     fn check(&self, yes: bool) -> Result<(), Failure> {
         if yes {
             self.others.iter().for_each(|why| say(&format!("warning: {why}")));
@@ -364,7 +364,7 @@ fn told(standing: &Standing, holder: &Holder) -> Result<(), Failure> {
     failure::found(u8::from(state == State::Refused), told)
 }
 
-/// Who holds the wishes here, as far as that can be seen.
+/// The keeper that holds the wishes here, if one is visible.
 fn keeper() -> Option<Holder> {
     Store::open().ok().and_then(|store| store.keeper())
 }
@@ -392,7 +392,7 @@ fn list(as_json: bool) -> Result<(), Failure> {
     reported
 }
 
-/// Prints wishes and files that are wrong, and fails as `fine` says of each.
+/// Prints the wishes and the bad files. Exit code 2 with a bad file, 1 if `fine` is false of a wish.
 fn report(survey: &Survey, as_json: bool, fine: impl Fn(&Standing) -> bool) -> Result<(), Failure> {
     let keeper = keeper().map(|holder| holder.pid);
     let told = if as_json {
@@ -456,7 +456,7 @@ pub(crate) fn unkeep(args: &Unkeep) -> Result<(), Failure> {
 }
 
 pub(crate) fn keeper_run(args: &KeeperArgs) -> Result<(), Failure> {
-    // Before anything is changed, so that no signal ends this in between.
+    // Signals are blocked before the first change, so that none ends the process in between.
     let signals = Signals::block_termination_and_stop().map_err(Failure::of)?;
     let options = Options { directory: Directory::here(), look: args.look.0 };
     let keeper = Keeper::start(options).map_err(Failure::of)?;

@@ -9,7 +9,7 @@ use napkin_os::{signals::Signals, signals::end_by_signal};
 use crate::attach::{How, all_set, device_put_back};
 use crate::failure::{Failure, say};
 
-/// The exit code of `env`, `timeout` and others for what is not the program's fault.
+/// The exit code for failures of napkin itself, as `env` and `timeout` have it.
 const UNSTARTED: u8 = 125;
 
 #[derive(Debug, clap::Args)]
@@ -64,9 +64,9 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     let Some((program, arguments)) = args.program.split_first() else {
         return Err(Failure::Usage("name the program".into()));
     };
-    // Whatever fails until the program has started is none of its exit codes.
+    // A failure before the program has started must not look like one of its exit codes.
     let prepared = (|| -> Result<_, Failure> {
-        // Before anything is changed that is to be put back; they are passed on to the program.
+        // Signals are blocked before the first change, and passed on to the program.
         let signals = Signals::block(&Signals::FORWARDED).map_err(Failure::of)?;
         Ok((signals, how.begin(None)?))
     })();
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     let ended = session.run(&mut command, &signals, &mut tell);
     let end = session.end(&mut |_| {});
     let (set, device) = (all_set(end.unset), device_put_back(end.device));
-    // How the program ended comes first: whoever started it wants to know that.
+    // The program's own exit code takes precedence, unless it is 0.
     let left = set.map_err(Failure::report).is_err() | device.map_err(Failure::report).is_err();
     match ended {
         Ok(Exit::Code(0)) if left => Err(Failure::Exit(UNSTARTED)),
@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
         Ok(Exit::Code(code)) => Err(Failure::Exit(u8::try_from(code).unwrap_or(u8::MAX))),
         Ok(Exit::Signal(signal)) => {
             end_by_signal(signal);
-            // It was a signal that does not end a process by itself.
+            // Still alive: the signal's default action does not end a process.
             Err(Failure::Exit(128_u8.saturating_add(u8::try_from(signal).unwrap_or(0))))
         }
         Err(error) => {

@@ -1,13 +1,13 @@
-//! Check of policies before they are set: one that can delay the packets of the default route, or of the
-//! terminal from which it is set, is refused, and the refusal says what to give.
+//! The check of a policy before it is set on a lifeline: a device with the default route, or with this terminal's own
+//! connection. A policy that can delay packets there is refused, with a hint at the option that allows it.
 
 use napkin_linux::apply::{can_delay, lifelines};
 use napkin_policy::Policy;
 
 use crate::failure::Failure;
 
-/// Refuses policies that can delay the packets of a device that the default route or this terminal hangs on.
-/// `instead` says what to give.
+/// Refuses policies that can delay packets, if the device carries the default route or this terminal's own
+/// connection. `instead` names the options that the error suggests.
 pub(crate) fn check<'a>(
     ifname: &str,
     policies: impl IntoIterator<Item = (&'a str, &'a Policy)>,

@@ -1,4 +1,5 @@
-//! `napkin load`: a service is asked by a device of one's own.
+//! `napkin load`: sends requests, or the frames of a capture, through a packet device of its own, without the
+//! kernel's sockets.
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
@@ -6,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use napkin_load::{
-    Event, LoadConfig, LoadError, Mac, Pace, Protocol, ReplayConfig, Rewrite, replay, run,
+    Protocol, Event, LoadConfig, LoadError, Mac, Pace, ReplayConfig, Rewrite, replay, run,
 };
 use napkin_measure::report::{file, text};
 use napkin_serve::{DeviceSpec, Network};
@@ -87,7 +88,7 @@ pub(crate) struct Load {
     /// napkin serve.
     #[arg(long, value_name = "DEVICE")]
     device: DeviceSpec,
-    // No doc comment, where brackets are a link.
+    // Not a doc comment: rustdoc takes the brackets for a link.
     #[arg(
         long,
         help = "The service's address and port, as in 10.99.0.1:7 or [fd00:99::1]:7 (IPv6: udp only)",
@@ -136,16 +137,16 @@ pub(crate) struct Load {
     quiet: bool,
 }
 
-/// Requests a second, unless it is said.
+/// Requests a second without `--rate`.
 const USUAL_RATE: u64 = 10_000;
-/// How long it is measured, unless it is said.
+/// Measured time without `--for`.
 const USUAL_TIME: Duration = Duration::from_secs(5);
 
 fn service(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "give ADDRESS:PORT, as in 10.99.0.1:7 or [fd00:99::1]:7")
 }
 
-/// Asks, or sends a file again, and prints what was seen.
+/// Sends requests, or replays a capture, and prints the figures.
 pub(crate) fn load(args: &Load) -> Result<(), Failure> {
     let mut tell = |event| match event {
         _ if args.quiet => {}
@@ -171,12 +172,12 @@ pub(crate) fn load(args: &Load) -> Result<(), Failure> {
         let whole = json!({ "file": path.display().to_string(), "figures": figures });
         return ended(figures.signal, shown(args, &whole, &figures));
     }
-    // An option that requires --pcap is let through where what is asked stands in its way.
+    // clap does not ask for --pcap where a kind of request is given, which conflicts with it: check here.
     if of_file(args, Path::new("")).rewrite != Rewrite::default() || args.repeat != 1 {
         let why = "--repeat, --dst-mac, --src-mac, --dst-ip and --src-ip are of a file's frames: give --pcap FILE";
         return Err(Failure::Usage(why.into()));
     }
-    // The command line has both, without a file.
+    // clap requires both unless --pcap is given.
     let (Some(what), Some(to)) = (args.what, args.to) else {
         return Err(Failure::Usage(
             "give what is asked and --to ADDRESS:PORT, or --pcap FILE".into(),
@@ -200,7 +201,7 @@ pub(crate) fn load(args: &Load) -> Result<(), Failure> {
     };
     let figures = run(&config, &mut tell).map_err(failure)?;
     if figures.seconds == 0.0 && figures.signal.is_some() {
-        // No file of zeros.
+        // Interrupted before the measurement began: do not write a file of zeros.
         say(&figures.to_string());
         return ended(figures.signal, Ok(()));
     }
@@ -208,7 +209,7 @@ pub(crate) fn load(args: &Load) -> Result<(), Failure> {
     ended(figures.signal, shown(args, &whole, &figures))
 }
 
-/// What it ends with, once what there is was shown.
+/// The result of the command once its figures are shown: after a signal, 128 and its number.
 fn ended(signal: Option<i32>, shown: Result<(), Failure>) -> Result<(), Failure> {
     let Some(signal) = signal else { return shown };
     told_first(shown);
@@ -238,13 +239,13 @@ fn of_file(args: &Load, path: &Path) -> ReplayConfig {
     }
 }
 
-/// Writes the figures where they are wanted.
+/// Writes the figures to the JSON file, if any, and prints them.
 fn shown(args: &Load, whole: &Value, figures: &impl Display) -> Result<(), Failure> {
     let written = args
         .json
         .as_deref()
         .map_or(Ok(()), |path| file::write(path, &format!("{whole:#}\n")).map_err(Failure::of));
-    // Also where they could not be written: they are nowhere else.
+    // Also if the file could not be written: the figures are nowhere else.
     let told = match args.json.as_deref().is_some_and(file::is_stream) {
         true => {
             say(&figures.to_string());

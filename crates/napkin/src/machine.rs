@@ -1,4 +1,5 @@
-//! `napkin bench --world machine`: a modelled host, and options that every modelled run has.
+//! `napkin bench --world machine`: runs on a modelled host, and the profiles and scenarios that `napkin sweep` uses,
+//! too.
 
 use std::path::Path;
 
@@ -14,13 +15,13 @@ use crate::common::{Common, Setup};
 use crate::failure::{Failure, say, told_first};
 use crate::outputs::Outputs;
 
-/// Virtual nanoseconds before the window, unless another time is given.
+/// Default warm-up before the window, in virtual nanoseconds.
 const WARM_UP: u64 = 200_000_000;
 
-/// Virtual nanoseconds of the window, unless another time is given.
+/// Default window, in virtual nanoseconds.
 const WINDOW: u64 = 500_000_000;
 
-/// A profile with changes to it, and where it was read.
+/// Reads a profile and applies changes to it. Returns it with its source: `built-in` or the file.
 pub(crate) fn host(
     name: &str,
     set: &[String],
@@ -32,13 +33,13 @@ pub(crate) fn host(
     let mut changes = set.to_vec();
     changes.extend(cpus.map(|cpus| format!("processor.cpus={cpus}")));
     changes.extend(queues.map(|queues| format!("nic.queues={queues}")));
-    // Together: fewer CPUs with fewer queues are not refused for their order.
+    // All at once: fewer CPUs with fewer queues must not be refused for their order.
     profile.set_texts(changes.iter().map(String::as_str)).map_err(usage)?;
     let built_in = Profile::built_in_text(name).is_some();
     Ok((profile, if built_in { "built-in".to_owned() } else { name.to_owned() }))
 }
 
-/// The workload of that name, and what it is in the machine.
+/// The workload of that name, with its scenario on a modelled host.
 pub(crate) fn scenario(
     name: &str,
 ) -> Result<(&'static dyn Workload, &'static dyn Scenario), Failure> {
@@ -64,7 +65,7 @@ fn failure(error: PlanError, attempt: Option<&Attempt>) -> Failure {
     }
 }
 
-/// What is to run, checked.
+/// Builds and checks the plan of a run.
 pub(crate) fn plan(
     workload: &dyn Workload,
     common: &Common,
@@ -74,7 +75,7 @@ pub(crate) fn plan(
     let Setup { policies, loads, of_several, .. } = setup;
     let (_, scenario) = scenario(workload.name())?;
     let cpus = match common.cpus.as_ref().map(|list| list.0.as_slice()) {
-        // Beside another world they are this machine's.
+        // With several worlds --cpus means CPUs of this machine.
         _ if of_several.is_some() => None,
         None => None,
         Some([number]) => Some(*number as u64),
@@ -119,7 +120,7 @@ pub(crate) fn bench(
     let identity = serde_json::json!({ name: plan.identity() });
     let mut attempt = Attempt::new(interrupt, resume, "bench", identity, runs)?;
     outputs.check(json.into_iter().chain(modelled.trace.as_deref()))?;
-    // One that cannot be written costs no table.
+    // A timeline that cannot be written does not cost the table: the failure is returned at the end.
     let mut traced = Ok(());
     if let Some(path) = &modelled.trace {
         let window = modelled.trace_window.unwrap_or(perfetto::WINDOW);
@@ -143,7 +144,7 @@ pub(crate) fn bench(
     let report = match plan.resumable(progress, interrupt, partial) {
         Ok(report) => report,
         Err(error) => {
-            // What was measured is not lost by what came after it.
+            // Show the results from before the interruption.
             if let PlanError::Interrupted { report: Some(report), .. } = &error {
                 told_first(show(report));
             }

@@ -1,8 +1,8 @@
-//! The command line: arguments in, tables out. What is done is in the other crates.
+//! The command line: arguments in, tables out. The work is done in the other crates.
 //!
-//! Exit codes: 0 for success, 2 for a command that makes no sense, 130 after Ctrl-C where there is
-//! something to go on with (143 after SIGTERM, 129 after SIGHUP), 1 for whatever else fails;
-//! apply, diff, doctor, keep and run have further ones, said in their help.
+//! Exit codes: 0 for success, 2 for a command line that makes no sense, 130 after a Ctrl-C that cuts a measurement
+//! short (143 after SIGTERM, 129 after SIGHUP), 1 for any other failure; apply, diff, doctor, keep and run have
+//! further ones, which their help lists.
 
 mod apply;
 mod args;
@@ -47,7 +47,7 @@ use std::process::ExitCode;
 use args::{Args, Command};
 use clap::{CommandFactory, FromArgMatches};
 
-/// The commit that this is built from, where it is known.
+/// The commit that the program is built from, if known.
 const COMMIT: Option<&str> = option_env!("NAPKIN_COMMIT");
 
 fn main() -> ExitCode {

@@ -65,7 +65,7 @@ impl Modelled {
         self.given_beside_load().or_else(queues).or_else(load)
     }
 
-    /// The first option that was given, loads and queues aside, which other worlds take, too.
+    /// The first option that was given, without --load and --queues, which other worlds take as well.
     pub(crate) fn given_beside_load(&self) -> Option<&'static str> {
         let options = [
             ("profile", self.profile.is_some()),

@@ -1,4 +1,4 @@
-//! What a bench prints and writes: words and tables for people, figures and a page to files.
+//! The output of a bench: text and tables on the terminal, figures and a page in files.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,17 +10,17 @@ use napkin_measure::report::{Column, Page, Provenance, Report, file, table, text
 use crate::attempt::Attempt;
 use crate::failure::{Failure, print, say};
 
-/// Fails before anything runs if what is to be written could not be written afterwards.
+/// Fails if one of the files cannot be written. Called before anything runs.
 pub(crate) fn check<'a>(files: impl IntoIterator<Item = &'a Path>) -> Result<(), Failure> {
     file::check_all(files).map_err(Failure::of)
 }
 
-/// Refuses to write over what is read, by whatever name: a link means the same file.
+/// Refuses an output file that is the input file, also by another name: a link counts as the same file.
 pub(crate) fn apart(read: &Path, out: &Path) -> Result<(), Failure> {
     if file::is_stdout(out) {
         return Ok(());
     }
-    // What is not there yet, or cannot be looked at, is nobody's input.
+    // A file that does not exist yet, or cannot be examined, is not the input.
     let (Ok(one), Ok(other)) = (fs::metadata(read), fs::metadata(out)) else { return Ok(()) };
     if other.is_file() && (one.dev(), one.ino()) == (other.dev(), other.ino()) {
         let out = out.display();
@@ -30,29 +30,29 @@ pub(crate) fn apart(read: &Path, out: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where the reports of one call go.
+/// The destinations of the reports of one command.
 #[derive(Debug)]
 pub(crate) struct Outputs<'a> {
     /// The page's file.
     path: Option<&'a Path>,
     page: Page,
-    /// What was shown.
+    /// The reports shown so far.
     reports: Vec<Report>,
-    /// Figures, a timeline or the page go to standard output, so that words go to standard error.
+    /// Whether figures, a timeline or the page go to standard output, so that text goes to standard error.
     stream: bool,
-    /// Characters of a line of words.
+    /// Line width of text, in characters.
     width: usize,
-    /// What was measured last: it is shown, but the page is not written yet.
+    /// The last run, whose results are shown but not on a written page yet: its file is kept until then.
     last: Option<Attempt>,
 }
 
-/// What a workload shows, by its name.
+/// The text that says what a workload shows, by its name.
 fn shows(workload: &str) -> &'static str {
     napkin_workload::find(workload).map_or("", |it| it.shows())
 }
 
 impl<'a> Outputs<'a> {
-    /// For files of figures and of a timeline, and that of a page, as they were asked for.
+    /// Takes the files of figures and of a timeline, and the file of the page, as far as they were asked for.
     pub(crate) fn new(files: [Option<&Path>; 2], page: Option<&'a Path>) -> Outputs<'a> {
         let stream = files.into_iter().flatten().chain(page).any(file::is_stream);
         let width = match stream {
@@ -69,7 +69,7 @@ impl<'a> Outputs<'a> {
         }
     }
 
-    /// The same of these files and the page.
+    /// As [`check`], of these files and the page.
     pub(crate) fn check<'f>(
         &'f self,
         files: impl IntoIterator<Item = &'f Path>,
@@ -77,14 +77,15 @@ impl<'a> Outputs<'a> {
         check(files.into_iter().chain(self.path))
     }
 
-    /// Says what a workload shows, before it runs.
+    /// Prints what a workload shows, before it runs.
     pub(crate) fn announce(&self, heading: &str, workload: &str) -> Result<(), Failure> {
         let lines = [heading, shows(workload)].map(|line| text::wrap(line, self.width) + "\n");
         self.tell(&lines.concat())
     }
 
-    /// Prints the rows of a report with what to learn from them, and writes it to its file. With `whole`
-    /// what goes on for pages is printed, too.
+    /// Prints the table of a report with its notes and conclusion, and writes the report to its JSON file. With
+    /// `whole`
+    /// the long tables of receive times are printed as well.
     pub(crate) fn show(
         &mut self,
         heading: &str,
@@ -107,14 +108,14 @@ impl<'a> Outputs<'a> {
             out.push_str(&format!("\n{}\n", times.trim_end_matches('\n')));
         }
         out.push('\n');
-        // First the file: whoever closes the pipe has asked for it all the same.
+        // The file comes first: a closed output must not prevent it.
         let written = json.map_or(Ok(()), |path| report.write(path).map_err(Failure::of));
         let told = self.tell(&out);
         written.and(told)
     }
 
-    /// Prints the reports of several worlds beside each other, and in what the worlds disagree; or why that
-    /// would say nothing.
+    /// Prints the reports of several worlds side by side, with the orders of policies on which the worlds disagree; or
+    /// the reason why they cannot be compared.
     pub(crate) fn side_by_side(&self) -> Result<(), Failure> {
         if self.reports.len() < 2 {
             return Ok(());
@@ -142,7 +143,7 @@ impl<'a> Outputs<'a> {
         self.tell(&out)
     }
 
-    /// All of that is measured and shown, and its figures are written. Until the page is, too, it is kept.
+    /// Takes a run that is shown and whose figures are written. Its file is removed once the page is written as well.
     pub(crate) fn has_all_of(&mut self, attempt: Attempt) {
         let over = match self.path {
             Some(_) => self.last.replace(attempt),
@@ -151,7 +152,7 @@ impl<'a> Outputs<'a> {
         over.into_iter().for_each(Attempt::end);
     }
 
-    /// Writes the page, of all that was shown, if one was asked for.
+    /// Writes the page of all reports shown, if one was asked for.
     pub(crate) fn finish(self) -> Result<(), Failure> {
         let written = match self.path {
             Some(path) if !self.page.is_empty() => {
@@ -171,7 +172,7 @@ impl<'a> Outputs<'a> {
 
     fn tell(&self, text: &str) -> Result<(), Failure> {
         if self.stream {
-            // Nothing between the braces.
+            // Standard output has the JSON: no text in between.
             say(text.trim_end());
             return Ok(());
         }

@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::failure::{Failure, print, print_json, say};
 use crate::table;
 
-/// Long enough that a worker of a program that serves is seen in its wait.
+/// How long threads are observed: long enough to see each worker of a server in its wait.
 const WINDOW: Duration = Duration::from_millis(300);
 
 /// The arguments of `napkin place`.
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &PlaceArgs) -> Result<(), Failure> {
     let facts =
         facts.first().ok_or_else(|| Failure::Failed(format!("there is no {}", args.dev)))?;
     let links = Route::open().and_then(|mut route| route.links()).map_err(Failure::of)?;
-    // sysfs knows a device by its first name alone.
+    // sysfs has a device under its primary name only, not under an alternative name.
     let ifname = &facts.device.ifname;
     let node = Sysfs::open(&links).ok().and_then(|sysfs| sysfs.numa_node(ifname));
     let within = args.cpus.as_ref().map(|list| list.0.as_slice());
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &PlaceArgs) -> Result<(), Failure> {
             None => Failure::of(PlaceError::Nothing { ifname: ifname.clone() }),
         });
     }
-    // A reader that has gone has asked for it to be carried out all the same.
+    // A closed output does not keep the plan from being carried out.
     let told = match args.json {
         true => print_json(&json!(placement)),
         false => print(&text(&placement)),

@@ -1,4 +1,4 @@
-//! `napkin policies`: the table of all, or the long form of one.
+//! `napkin policies`: the table of all policies, or one in detail.
 
 use napkin_measure::report::text::fill;
 use napkin_policy::{FAMILIES, KEYS, Key, NamedPolicy, PRESETS, Policy, Preset, Warning};
@@ -26,7 +26,7 @@ pub(crate) struct Policies {
     json: bool,
 }
 
-/// Prints what was asked for.
+/// Prints one policy, or the table of all.
 pub(crate) fn run(args: &Policies) -> Result<(), Failure> {
     match &args.name {
         Some(name) => one(name, args.json),
@@ -34,13 +34,13 @@ pub(crate) fn run(args: &Policies) -> Result<(), Failure> {
     }
 }
 
-/// Says what policies that are about to be used will not do, once for each. One that has a name,
-/// its own or a family's, is as its authors published it, and explained by `napkin policies`.
+/// Prints the warnings of policies that are about to be used, once for each. Presets and members of families are left
+/// out: they are as their authors published them, and `napkin policies` explains them.
 pub(crate) fn warn(policies: &[NamedPolicy]) {
     warn_of(policies, |_| true);
 }
 
-/// The same of policies that only the kernel is to have.
+/// As [`warn`], for policies that are set in the kernel only.
 pub(crate) fn warn_in_linux(policies: &[NamedPolicy]) {
     warn_of(policies, Warning::concerns_linux);
 }
@@ -81,7 +81,7 @@ fn all(json: bool) -> Result<(), Failure> {
         return print_json(&json!({ "presets": presets, "families": families }));
     }
     let row = |name: &str, proposal: &str, what: &str, cost: &str, values: &str| {
-        // Blanks behind the commas, for lines to break there.
+        // A blank after each comma, so that lines break there.
         let values = if values == "base" { "nothing".into() } else { values.replace(',', ", ") };
         let text = format!("{what}\nCosts: {cost}\nSets: {values}\nBy: {proposal}");
         vec![name.to_owned(), text]
@@ -103,7 +103,7 @@ fn all(json: bool) -> Result<(), Failure> {
     print(&text)
 }
 
-/// What a key sets, and whether some Linux has it.
+/// What a key sets, and whether any Linux version has it.
 fn sets(key: &Key) -> String {
     format!("{}{}", key.what, if key.is_napkin_only() { "; in no Linux" } else { "" })
 }
@@ -112,7 +112,7 @@ fn one(text: &str, json: bool) -> Result<(), Failure> {
     let policy: Policy = text
         .parse()
         .map_err(|error: napkin_policy::PolicyError| Failure::Usage(error.to_string()))?;
-    // A policy that was spelled out may turn out to have a name.
+    // A policy that is spelled out may equal a named one.
     let name = policy.to_string();
     let (proposal, what, cost) = explanation(&policy, &name).unwrap_or_else(|| {
         ("yours", "As spelled out below.".to_owned(), "What its parts cost.".to_owned())
@@ -138,7 +138,7 @@ fn one(text: &str, json: bool) -> Result<(), Failure> {
     print(&out)
 }
 
-/// Whose it is, what it does and what it costs, if it has a name.
+/// The proposal, the effect and the cost of a policy, if it has a name.
 fn explanation(policy: &Policy, name: &str) -> Option<(&'static str, String, String)> {
     if let Some(Preset { proposal, what, cost, .. }) = Preset::find(name) {
         return Some((proposal, (*what).to_owned(), (*cost).to_owned()));
@@ -149,7 +149,7 @@ fn explanation(policy: &Policy, name: &str) -> Option<(&'static str, String, Str
     })
 }
 
-/// A family's text, of the member with this number.
+/// A family's text, for the member with this number of microseconds.
 fn numbered(text: &str, microseconds: u32) -> String {
     text.replace("N us", &format!("{microseconds} us"))
         .replace("deferN", &format!("defer{microseconds}"))

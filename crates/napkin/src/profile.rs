@@ -1,4 +1,4 @@
-//! `napkin profile`: the hosts that can be modelled, and what their constants are worth.
+//! `napkin profile`: lists, shows, checks, measures and fits the profiles of modelled hosts.
 
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;

@@ -13,10 +13,10 @@ use crate::failure::{Failure, print, say, told_first};
 use crate::outputs::check;
 use crate::units;
 
-/// Draws of each change that is asked why a row is off.
+/// The default of `--causes`: draws of each change of the model that may explain why a row is off.
 const CAUSES: u64 = 16;
 
-/// The name of the experiment that takes a table, and no virtual time.
+/// The experiment that takes --table and --causes, and has no virtual time to set.
 const KERNEL: &str = "kernel";
 
 #[derive(Debug, clap::Args)]
@@ -172,7 +172,7 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
     }
     let progress = if args.quiet { Progress::hidden } else { Progress::new };
     let mut experiments = Vec::new();
-    // A reader that has had enough has asked for the files all the same.
+    // A closed output does not end the runs: the files are still wanted.
     let mut told = Ok(());
     for known in chosen {
         let Attempt { interrupt, partial, .. } = &mut attempt;
@@ -206,7 +206,7 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
     told
 }
 
-/// Writes the figures and the page, if they were asked for: one that cannot be written costs not the other.
+/// Writes the figures and the page, as far as they were asked for. A failure of one does not prevent the other.
 fn write(args: &Reproduce, document: &Document) -> Result<(), Failure> {
     let figures = args.json.as_ref().map_or(Ok(()), |path| {
         let text = document.to_json().map_err(Failure::of)?;

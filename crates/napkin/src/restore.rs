@@ -75,7 +75,7 @@ fn print_restored(restoration: &Restoration, store: &Store, args: &Restore) -> R
     for found in &restoration.also {
         also(found, args.dry_run);
     }
-    // A reader that has gone does not hide what is left.
+    // A closed output must not hide what is left.
     let mut told = Ok(());
     for restored in &restoration.devices {
         told = told.and(device(restored, args.dry_run));
@@ -93,7 +93,7 @@ fn print_restored(restoration: &Restoration, store: &Store, args: &Restore) -> R
     told
 }
 
-/// An empty journal says nothing of what another user's napkin did.
+/// Notes that root's journal was not read, if so: this user's journal does not have root's changes.
 pub(crate) fn note_unread(store: &Store) {
     if let Some(root_s) = store.other_root_directory() {
         say(&format!(
@@ -104,10 +104,10 @@ pub(crate) fn note_unread(store: &Store) {
     }
 }
 
-/// Says what became of a device.
+/// Prints what was put back on a device, and what was not.
 pub(crate) fn device(restored: &DeviceRestored, dry_run: bool) -> Result<(), Failure> {
     let DeviceRestored { ifname, .. } = restored;
-    // A reader that has gone does not hide what could not be put back.
+    // A closed output must not hide what could not be put back.
     let told = if restored.gone {
         print(&format!("{ifname}: the device is gone, and what was changed with it\n"))
     } else if !restored.changes.is_empty() {

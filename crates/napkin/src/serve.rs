@@ -6,8 +6,7 @@ use std::time::Duration;
 use napkin_os::writable;
 use napkin_policy::NamedPolicy;
 use napkin_serve::{
-    Datagrams, DeviceKind, Event, Export, Limits, Listen, ServeConfig, ServiceKind, Store,
-    run as serve,
+    Datagrams, DeviceKind, Event, Export, Limits, Listen, ServeConfig, Store, ServiceKind, run as serve,
 };
 
 use crate::args::{Serve, Service};
@@ -66,21 +65,21 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
             server.notes().iter().for_each(|note| tell(note));
         }
         Event::Status(_) if !writable(io::stderr(), Duration::ZERO) => {}
-        // Cut off at the edge instead of wrapped, and over the line before.
+        // Overwrites the last status; with line wrap off, it is cut at the terminal's edge.
         Event::Status(status) if terminal => {
             let _ = write!(io::stderr(), "\r\x1b[?7l{status}\x1b[K\x1b[?7h");
         }
         Event::Status(status) => say(&status.to_string()),
         Event::Served(totals) => {
             if terminal {
-                // Below the status.
+                // Begin a new line below the status.
                 tell("");
             }
             tell(&format!("served: {totals}"));
         }
         Event::DeviceRemoved(_) | Event::Problem(_) => {
             if terminal {
-                // Below the status.
+                // Begin a new line below the status.
                 tell("");
             }
             match event {
@@ -99,19 +98,19 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         Err(error) if error.is_usage() => Failure::Usage(error.to_string()),
         Err(error) => Failure::of(error),
     };
-    // Whoever told it to end waits for that, and perhaps reads no more.
+    // The program that ended it waits for its exit and may read no more: do not block.
     Err(failure.told(tell))
 }
 
-/// Says a line, if somebody reads. The thread that writes is the one that takes signals: at a pipe whose reader has
-/// stopped it could not be ended.
+/// Prints a line to standard error, unless that blocks for 1 s. The calling thread also takes the signals: blocked on
+/// a full pipe it could not be ended.
 fn tell(line: &str) {
     if writable(io::stderr(), Duration::from_secs(1)) {
         say(line);
     }
 }
 
-/// An option that was given and is of another service, and of which.
+/// The first given option that belongs to another service, with the name of that service.
 fn misplaced(args: &Serve) -> Option<(&'static str, &'static str)> {
     let options = [
         ("--memory", args.memory.is_some(), Service::Memcached),

@@ -1,11 +1,11 @@
-//! The options of `napi-set` and `dev-set`: a policy's keys of an instance, read from their table, and
-//! the weight, which is in no policy.
+//! The options of `napi-set` and `dev-set`: one for each instance key of a policy, from the key table, and the weight,
+//! which no policy has.
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use napkin_policy::{INSTANCE_KEYS, Key, Policy, Time, ValueKind};
+use napkin_policy::{INSTANCE_KEYS, Key, Policy, ValueKind, Time};
 
-/// What can be set. Nothing else is changed.
+/// The settings given on the command line; all others stay as they are.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// The keys that were given, each with a value within its limits.
@@ -45,7 +45,7 @@ impl Args for Settings {
     }
 }
 
-/// What a key does, what it takes and at most, and what it is where nothing was set.
+/// The help of a key's option: what it does, its values, its maximum, and its value in `base`.
 fn help(key: &Key) -> String {
     let mut what = key.what.to_owned();
     if let Some(first) = what.get_mut(..1) {

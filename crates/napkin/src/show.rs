@@ -9,10 +9,10 @@ use napkin_os::sched::{CpuList, ranges};
 use crate::failure::{Failure, print, print_json};
 use crate::table;
 
-/// Characters that a line may have before the programs get lines of their own.
+/// Longest line, in characters. If the table is wider, the programs get lines of their own below it.
 const WIDTH: usize = 80;
 
-/// Programs that are named in one cell, and in one line.
+/// Programs named in a cell of the table, and in a line below it.
 const IN_CELL: usize = 1;
 const IN_LINE: usize = 6;
 
@@ -111,7 +111,7 @@ impl Line<'_> {
     }
 }
 
-/// The first table. A column that nobody has a value for is left out.
+/// The table of instances. A column without any value is left out.
 fn instances(lines: &[Line<'_>]) -> String {
     let cpus = |cpus: Option<Vec<usize>>| cpus.map(|cpus| CpuList(cpus).to_string());
     let tx = lines.iter().any(|line| !line.group.tx_queues().is_empty());
@@ -175,7 +175,7 @@ fn instances(lines: &[Line<'_>]) -> String {
 /// A device's name and some of its instances.
 type Place<'a> = (&'a str, Vec<u32>);
 
-/// What is set, and what should be known of it: lines alike are one.
+/// The settings and notes below the table. Instances with equal texts share an entry.
 fn settings(lines: &[Line<'_>], report: &Report, one: bool) -> String {
     let mut told: Vec<(Vec<Place<'_>>, String)> = Vec::new();
     for line in lines {
@@ -185,7 +185,7 @@ fn settings(lines: &[Line<'_>], report: &Report, one: bool) -> String {
             continue;
         }
         let mut text = format!("{policy}\n");
-        // A name says the settings to those who know it; whoever asks for one device sees them.
+        // The name of a policy implies its settings: spell them out for a single device, or if they differ.
         if !set.is_empty() && (one || !policy.exact()) {
             text.push_str(&format!("    {set}\n"));
         }
@@ -223,7 +223,7 @@ fn settings(lines: &[Line<'_>], report: &Report, one: bool) -> String {
     text
 }
 
-/// Devices without an instance: in one line, or with what to do if one was asked for.
+/// Devices without an instance: all in one line, or the reason if a single device was asked for.
 fn without(report: &Report, one: bool) -> String {
     let none: Vec<&DeviceReport> =
         report.devices.iter().filter(|device| device.napis.is_empty()).collect();
@@ -255,7 +255,7 @@ fn spelled_out(settings: &Settings) -> String {
     set.collect::<Vec<_>>().join(", ")
 }
 
-/// A text in lines that are not too long, each behind a margin.
+/// Wraps a text at [`WIDTH`], each line after a margin.
 fn wrapped(text: &str, margin: &str) -> String {
     fill(text, WIDTH, margin, margin) + "\n"
 }
@@ -272,7 +272,7 @@ mod tests {
     use napkin_linux::show::{Program, Programs};
     use napkin_policy::Policy;
 
-    /// Eight threaded instances with interrupts and a program of a long name on each.
+    /// Eight threaded instances with interrupts, and three programs with long names on each.
     fn busy() -> Report {
         let policy: Policy = "threaded".parse().expect("a preset");
         let napis = (0..8).map(|queue: u32| Napi {

@@ -19,7 +19,7 @@ const FIRST: Duration = Duration::from_secs(1);
 /// Real time between two lines of progress.
 const TELL: Duration = Duration::from_secs(10);
 
-/// Of so many seeds one is run twice and compared.
+/// One seed in this many is run twice and compared.
 const TWICE: u64 = 16;
 
 #[derive(Debug, clap::Args)]
@@ -128,7 +128,7 @@ pub(crate) fn run(args: &Swarm) -> Result<(), Failure> {
     told
 }
 
-/// What a swarm will take.
+/// The size of a swarm: its seeds, or its time.
 fn size(from: &State, end: u64, limit: Option<Duration>) -> String {
     match limit {
         Some(limit) => {
@@ -146,7 +146,7 @@ fn size(from: &State, end: u64, limit: Option<Duration>) -> String {
     }
 }
 
-/// Seconds that are left, if all seeds are like those that ran since `from`.
+/// Estimated seconds left, if the other seeds take as long as those that ran since `from`.
 fn left(from: &State, state: &State, end: u64, limit: Option<Duration>) -> Option<f64> {
     if let Some(limit) = limit {
         return Some(limit.saturating_sub(state.summary.elapsed).as_secs_f64());

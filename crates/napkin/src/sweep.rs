@@ -172,7 +172,7 @@ pub(crate) fn run(args: &Sweep) -> Result<(), Failure> {
             plot(file, &SweepPlot { x: x.clone(), y: y.clone(), by: by.clone() }, out)
         }
         (None, Some(run)) => points(run),
-        // clap has asked for one of them.
+        // clap requires one of the two.
         (None, None) => Err(Failure::Usage("name a workload".into())),
     }
 }
@@ -240,7 +240,7 @@ fn points(args: &Run) -> Result<(), Failure> {
     drop(progress);
     let totals = totals.map_err(|error| match error {
         SweepError::Interrupted(interrupted) => Failure::Exit(interrupted.exit_code()),
-        // A reader that has gone does not hide that it was interrupted.
+        // A closed output must not hide an interruption.
         error if error.is_closed() => match interrupt.check() {
             Err(interrupted) => Failure::Exit(interrupted.exit_code()),
             Ok(()) => Failure::Closed,

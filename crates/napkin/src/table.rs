@@ -1,7 +1,6 @@
-//! Tables for people.
+//! Tables of text on the terminal.
 //!
-//! Not the tables of `napkin bench`, whose columns know units and absences: those are
-//! `napkin_measure::report::table`'s.
+//! The tables of `napkin bench`, whose columns have units and absent values, are in `napkin_measure::report::table`.
 
 use napkin_linux::apply::fold;
 use napkin_linux::place::Change;
@@ -9,10 +8,10 @@ use napkin_measure::report::fit::{Abbreviations, fit, omitted_note};
 use napkin_measure::report::{table, text};
 use napkin_policy::text::escaped;
 
-/// The longest line of text that is wrapped: longer ones are hard to read.
+/// Longest line of wrapped text, in characters: longer ones are hard to read.
 const WIDTH: usize = 100;
 
-/// Characters in a line of text that is wrapped.
+/// Line width of wrapped text, in characters: the terminal's, at most [`WIDTH`].
 pub(crate) fn width() -> usize {
     text::line_width(std::io::stdout()).min(WIDTH)
 }
@@ -22,18 +21,18 @@ pub(crate) fn wrapped(header: &[&str], rows: Vec<Vec<String>>) -> String {
     wrapped_lines(header, harmless(rows))
 }
 
-/// The same for texts of our own, which may have several lines.
+/// As [`wrapped`], for napkin's own texts, which may have several lines.
 pub(crate) fn wrapped_lines(header: &[&str], rows: Vec<Vec<String>>) -> String {
     drawn(header, rows, Some(width() as u16))
 }
 
-/// Columns under their headers, as wide as they are: nothing that could be a number is broken.
+/// Columns under their headers, not wrapped, so that no number is broken.
 pub(crate) fn columns(header: &[&str], rows: Vec<Vec<String>>) -> String {
     drawn(header, harmless(rows), None)
 }
 
-/// The same, but only those that fit on a line, in the order of their ranks; below it, which do not, and what a long
-/// name in the first column is.
+/// As [`columns`], with only the columns that fit on a line, chosen by rank. Below the table: the names of the others,
+/// and the long names of the first column, which are replaced by signs.
 pub(crate) fn fitting(
     header: &[&str],
     rows: Vec<Vec<String>>,
@@ -65,7 +64,7 @@ pub(crate) fn fitting(
     out
 }
 
-/// A name with a line end in it would look like another row.
+/// Escapes the cells: a name with a line end would look like another row.
 fn harmless(rows: Vec<Vec<String>>) -> Vec<Vec<String>> {
     rows.into_iter().map(|row| row.iter().map(|cell| escaped(cell)).collect()).collect()
 }
@@ -99,7 +98,7 @@ mod tests {
             assert!(text.replace("\n  ", "").contains(&format!("[1]: {long}\n")), "{text}");
             let told = text.replace("\n  ", " ");
             assert!(header.iter().all(|name| told.contains(name)), "{width}:\n{text}");
-            // The verdict's figure before the others, each whole.
+            // The verdict's figure takes precedence over the other columns, and is never cut.
             assert!(text.contains("0.41 [0.36,0.47]\n"), "{width}:\n{text}");
         }
         let narrow = fitting(&header, vec![row("base")], &[0, 3, 2, 1], 30);

@@ -131,7 +131,7 @@ pub(crate) fn run(args: &Top) -> Result<(), Failure> {
     }
 }
 
-/// What `--engine` means: the engine that it names, else the environment, else the only one that runs.
+/// Opens the engine of `--engine`: the socket given, else that of NAPKIN_CONTROL, else the only engine that runs.
 pub(crate) fn engine(named: Option<PathBuf>) -> Result<EngineSource, Failure> {
     let named = named.or_else(|| std::env::var_os("NAPKIN_CONTROL").map(Into::into));
     EngineSource::open(named.as_deref()).map_err(Failure::of)

@@ -14,7 +14,7 @@ pub(crate) fn nanoseconds(text: &str) -> Result<u64, TimeError> {
     text.parse().map(|Time(time)| time)
 }
 
-/// The virtual time of a run in nanoseconds, as far as any run goes.
+/// The virtual time of a run in nanoseconds: above 0 and at most [`MAX_VIRTUAL_TIME`].
 pub(crate) fn virtual_time(text: &str) -> Result<u64, String> {
     match nanoseconds(text).map_err(|error| error.to_string())? {
         0 => Err("a run's virtual time is longer than 0".into()),
@@ -23,7 +23,7 @@ pub(crate) fn virtual_time(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Events a second; `None` for as many as go.
+/// Events a second; `None` for as many as possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rate(pub(crate) Option<u64>);
 
@@ -44,12 +44,12 @@ pub(crate) fn per_second(text: &str) -> Result<u32, String> {
     })
 }
 
-/// Reads how many run at a time.
+/// Reads a number of parallel runs.
 pub(crate) fn jobs(text: &str) -> Result<NonZeroUsize, String> {
     text.parse().map_err(|_| "give a whole number of at least 1".to_owned())
 }
 
-/// A time, where the operating system's clock is meant.
+/// A time as a [`Duration`].
 pub(crate) fn duration(text: &str) -> Result<Duration, TimeError> {
     nanoseconds(text).map(Duration::from_nanos)
 }

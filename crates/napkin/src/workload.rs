@@ -1,16 +1,16 @@
-//! The workloads as subcommands, with their settings as options. What they are is `napkin-workload`'s.
+//! The workloads of `napkin-workload` as subcommands, with their settings as options.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, ValueParser};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, Subcommand};
 use napkin_workload::{Given, Setting, WORKLOADS, Workload, World, find};
 
-/// A workload, with what was set for it.
+/// The chosen workload with its settings.
 #[derive(Debug, Clone)]
 pub(crate) struct Chosen {
     pub(crate) workload: &'static dyn Workload,
     pub(crate) given: Given,
-    /// The settings that were given, defaults left out.
+    /// The settings given on the command line, without defaults.
     pub(crate) explicit: Vec<&'static Setting>,
 }
 
@@ -63,7 +63,7 @@ fn subcommand(workload: &'static dyn Workload) -> Command {
         .args(workload.settings().iter().map(option))
 }
 
-/// The policies that tell its story: those of its default world, and where others have more or others.
+/// The default policies of a workload: those of its default world, then those of each world that has others.
 fn story(workload: &dyn Workload) -> String {
     let of = |world: &World| {
         let policies = workload.policies(*world);

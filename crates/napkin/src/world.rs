@@ -1,6 +1,6 @@
-//! In which world a bench runs, and which options each world has.
+//! The worlds of a bench, and the options of each.
 //!
-//! An option of another world is refused rather than ignored. What a world is, is in the crates.
+//! An option of another world is refused rather than ignored.
 
 use napkin_workload::{Setting, World};
 
@@ -8,7 +8,7 @@ use crate::common::Common;
 use crate::failure::Failure;
 use crate::workload::Chosen;
 
-/// The worlds that a call means; options that none of them has are refused.
+/// The worlds of a command line. Options that none of them has are refused.
 pub(crate) fn worlds(chosen: Option<&Chosen>, common: &Common) -> Result<Vec<World>, Failure> {
     let has = chosen.map_or(&[World::Engine][..], |it| it.workload.worlds());
     let worlds = match &common.world[..] {
@@ -39,7 +39,7 @@ pub(crate) fn worlds(chosen: Option<&Chosen>, common: &Common) -> Result<Vec<Wor
     Ok(worlds)
 }
 
-/// Refuses an option that none of the worlds has, and queues that one of several has not.
+/// Refuses an option that none of the worlds has, and several queues if one of several worlds has a single queue.
 fn foreign(chosen: Option<&Chosen>, common: &Common, worlds: &[World]) -> Result<(), Failure> {
     let modelled = &common.modelled;
     let one_queue = |world: &&World| match world {
@@ -47,7 +47,7 @@ fn foreign(chosen: Option<&Chosen>, common: &Common, worlds: &[World]) -> Result
         World::Engine => chosen.is_some_and(|it| !it.workload.queues()),
         World::Linux => true,
     };
-    // Rows of several queues would stand beside those of one.
+    // Rows with several queues must not be set beside rows with one.
     if worlds.len() > 1
         && modelled.queues.is_some_and(|it| it != 1)
         && let Some(world) = worlds.iter().find(one_queue)
