@@ -289,8 +289,8 @@ fn options(common: &Common) -> Options {
     }
 }
 
-/// Runs workloads one after the other, each with its JSON file, if any. The long tables of receive times are printed
-/// for a single workload only.
+/// Runs workloads one after the other, each with its JSON file, if any. The histograms of receive times, which are
+/// long, are printed for a single workload only.
 fn all(
     runs: &[(Box<dyn Live>, Options)],
     common: &Common,

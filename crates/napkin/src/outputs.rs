@@ -85,7 +85,7 @@ impl<'a> Outputs<'a> {
 
     /// Prints the table of a report with its notes and conclusion, and writes the report to its JSON file. With
     /// `whole`
-    /// the long tables of receive times are printed as well.
+    /// the histograms of receive times, which are long, are printed as well.
     pub(crate) fn show(
         &mut self,
         heading: &str,

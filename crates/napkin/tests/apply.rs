@@ -92,10 +92,10 @@ fn killed_at_every_step_restore_gives_the_earlier_state() {
                     child.env("NAPKIN_FAULT", point.to_string()).output().expect("it runs");
                 let killed = status.status.signal() == Some(libc::SIGKILL);
                 assert!(killed || status.status.success(), "{}", text(&status.stderr));
-                // And killed on the way back, too: each time a step further.
+                // Restore is killed as well, each time a step later.
                 for back in 1.. {
                     steps += 1;
-                    // Every third time not at all, which is what a user does.
+                    // Every third restore runs undisturbed, as a user's does.
                     let mut child = command(&home, "restore");
                     if point % 3 != 0 {
                         child.env("NAPKIN_FAULT", back.to_string());
@@ -158,7 +158,7 @@ fn for_a_time_only_one_has_the_device_and_a_signal_gives_it_back() {
         let output = napkin(&home, "apply suspend200 --dev va --for 10ms");
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert_eq!(settings(), original, "its time was up");
-        // That nobody reads it makes no success of a guard that broke.
+        // A closed output does not turn a broken guard into a success.
         let mut child = command(&home, "apply defer20 --dev va --guard false --watch 1h")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -170,7 +170,7 @@ fn for_a_time_only_one_has_the_device_and_a_signal_gives_it_back() {
         assert_eq!(output.status.code(), Some(3), "{said}");
         assert!(said.contains("the guard broke"), "{said}");
         assert_eq!((settings(), journals(&home)), (original.clone(), 0));
-        // Where nothing had been changed nothing is said to be put back.
+        // If nothing was changed, the message does not say that something was put back.
         assert!(napkin(&home, "apply defer20 --dev va").status.success());
         let found = settings();
         let output = napkin(&home, "apply defer20 --dev va --guard false --watch 1h");
@@ -257,8 +257,8 @@ fn diff_says_by_its_code_whether_anything_differs() {
     });
 }
 
-/// A state directory in a file system of its own, with room for so many pages, seen by this thread
-/// and what it starts.
+/// A state directory in a file system of its own, with room for `pages` pages, visible to this thread and its
+/// children.
 fn small(home: &Place, pages: u32) -> std::path::PathBuf {
     let state = home.0.join("state");
     DirBuilder::new().mode(0o700).create(&state).expect("a directory");
@@ -269,7 +269,7 @@ fn small(home: &Place, pages: u32) -> std::path::PathBuf {
     state
 }
 
-/// Takes all the room that is left.
+/// Fills the file system.
 fn fill(state: &Path) {
     let mut ballast = std::fs::File::create(state.join("ballast")).expect("a file");
     while std::io::Write::write_all(&mut ballast, &[0; 512]).is_ok() {}
@@ -304,7 +304,7 @@ fn on_a_full_disk_everything_is_put_back_all_the_same() {
             assert_eq!(journals(&home), 0, "{end:?}");
             rustix::mount::unmount(&state, rustix::mount::UnmountFlags::DETACH).expect("ours");
         }
-        // Room for a part of what apply has to write down: it stops there, and takes all of it back.
+        // Room for a part of the journal only: apply stops there, and puts everything back.
         let home = Place::new("apply-full");
         let state = small(&home, 1);
         let output = napkin(&home, "apply suspend20 --dev va");
@@ -348,7 +348,7 @@ fn without_rights_what_can_be_done_is_done_and_the_right_is_named() {
             // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
             unsafe {
                 command.pre_exec(|| {
-                    // With no identity of root's left to give them back at the exec.
+                    // Without this, exec as root would regain the capabilities.
                     rustix::thread::set_no_new_privs(true)?;
                     let none = CapabilitySet::empty();
                     let sets =
@@ -387,7 +387,7 @@ fn whoever_could_cut_himself_off_is_asked_first() {
         let said = text(&refused.stderr);
         assert_eq!((refused.status.code(), settings()), (Some(2), before.clone()), "{said}");
         assert!(said.contains("va carries the default route"), "{said}");
-        // One that delays nothing, one that ends by itself, and one that was asked for all the same.
+        // Allowed: a policy that delays nothing, one with --for, and one with --yes.
         for args in ["base --dev va", "defer20 --dev va --for 10ms", "defer20 --dev va --yes"] {
             let done = napkin(&home, &format!("apply {args}"));
             assert!(done.status.success(), "{args}: {}", text(&done.stderr));

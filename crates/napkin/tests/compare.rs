@@ -74,7 +74,7 @@ impl Service {
         files.filter(|it| it.path().extension().is_some_and(|it| it == "journal")).count()
     }
 
-    /// Nothing is left of it.
+    /// The settings are as before, and no journal is left.
     fn is_as_before(&self) {
         assert_eq!(settings(&self.bed), self.before);
         assert_eq!(self.journals(), 0);
@@ -83,7 +83,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // It may have lost its server.
+        // Ignore errors: the client may have lost its server.
         let _ = self.client.take().map(Client::stop);
     }
 }
@@ -134,7 +134,7 @@ fn a_service_with_many_requests_is_timed_in_turns_and_none_of_its_slices_is_empt
     assert!(report["failed"].is_null(), "{report:#}");
     let rows = report["rows"].as_array().expect("rows");
     let of = |row: &Value, field: &str| row[field].as_f64().expect(field);
-    // On a host that serves so few it is timed all the time.
+    // The share depends on the rate: up to 10000 requests a second are all timed.
     let most = rows.iter().map(|row| of(row, "answers_per_s")).fold(0.0, f64::max);
     let share = of(&report, "timed_share");
     eprintln!("{most:.0} answers a second, timed for {share:.3} of the time");
@@ -154,7 +154,7 @@ fn a_policy_that_breaks_the_guard_is_out_and_the_others_go_on() {
     let report = json(&service.run(&guarded));
     let rows = report["rows"].as_array().expect("rows");
     let of = |name: &str| rows.iter().find(|row| row["name"] == name).expect("there");
-    // In the time of a whole slice it has its end.
+    // The guard breaks within the first slice.
     assert_eq!(of("bad")["slices"].as_array().expect("slices").len(), 1, "{report:#}");
     assert!(!of("bad")["out"].is_null(), "{report:#}");
     assert_eq!(of("base")["slices"].as_array().expect("slices").len(), 2);
@@ -167,7 +167,7 @@ fn a_policy_that_breaks_the_guard_is_out_and_the_others_go_on() {
     service.is_as_before();
 }
 
-/// Of 200 ms: nobody's requests are to wait for so long.
+/// A policy that delays requests by 200 ms.
 const BAD: &str = "defer-hard-irqs=1000,gro-flush-timeout=200ms";
 
 impl Service {
@@ -192,7 +192,7 @@ fn a_canary_that_breaks_is_put_back_and_one_that_holds_stays() {
         eprintln!("{}", said.trim());
         service.is_as_before();
     }
-    // What nothing came to judge by has not held.
+    // A guard without a request to judge by has not held.
     for guard in [["--guard", "p99<1us", "--watch", "0s"], ["--guard", "rate>9", "--watch", "0s"]] {
         let output = service.apply(&[&["defer20"][..], &guard[..]].concat());
         let said = text(&output.stderr);
@@ -209,7 +209,7 @@ fn a_canary_that_breaks_is_put_back_and_one_that_holds_stays() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("the policy stays"), "{}", text(&output.stderr));
     assert!(service.in_force());
-    // What a canary finds is another policy, which comes back when it breaks.
+    // The canary starts from another policy, which is restored when the guard breaks.
     let unhealthy = format!("rm {} 2>/dev/null", file.display());
     let found = settings(&service.bed);
     let output = service.apply(&["defer200", "--guard", &unhealthy, "--for", "5m"]);
@@ -336,7 +336,7 @@ fn a_signal_puts_back_and_shows_and_after_a_kill_the_journal_knows() {
     assert!(text(&output.stdout).contains("verdict: "), "{}", text(&output.stdout));
     service.is_as_before();
 
-    // A terminal's Ctrl-C may have ended the reader, too.
+    // A terminal's Ctrl-C may have ended the reader of the output as well.
     let mut running = service.start(&long);
     within("a policy is in force", || service.in_force().then_some(()));
     drop(running.stdout.take());
@@ -347,7 +347,7 @@ fn a_signal_puts_back_and_shows_and_after_a_kill_the_journal_knows() {
     assert!(said.contains("interrupted: everything was put back"), "{said}");
     service.is_as_before();
 
-    // In the middle of whatever it is at.
+    // Kill it at an arbitrary point.
     for _ in 0..3 {
         let mut running = service.start(&long);
         within("a policy is in force", || service.in_force().then_some(()));
@@ -379,7 +379,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_changed() {
         (&["--pid", "2147483647"], "2147483647"),
         (&["--pid", "1"], "network namespace"),
     ] {
-        // An option that is given twice would be refused as such.
+        // Leave out the option under test: clap refuses one given twice.
         let mut command = common::command();
         let pid = service.bed.pid().to_string();
         let mut all = vec!["compare"];

@@ -81,7 +81,7 @@ fn a_sound_set_up_ends_with_0_and_a_broken_one_with_1() {
     assert!(out.contains("\nin order: kernel-support, napi, "), "{out}");
     let last = out.lines().last().expect("a summary");
     assert!(last.starts_with("0 faults, ") && last.contains(" in order, "), "{last}");
-    // But for commands, which are there to be copied.
+    // Except commands, which are not wrapped so that they can be copied.
     let mut lines = out.lines().filter(|line| !line.starts_with("    fix: "));
     assert!(lines.all(|line| line.chars().count() < 80), "{out}");
 

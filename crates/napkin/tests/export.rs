@@ -20,7 +20,7 @@ use napkin_testing::{needs, needs_program, test};
 use napkin_workload::linux::pair::DEVICE;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A running `napkin export`, and the line in which it says what it exports and where.
+/// A running `napkin export`, and its line on what it exports and where.
 struct Exporting {
     child: Child,
     said: String,
@@ -292,7 +292,7 @@ fn who_asks_for_times_without_the_right_is_told_which() {
     }
 }
 
-/// Ends a child that a failing test leaves.
+/// Kills a child on drop, also when the test fails.
 struct Guarded(Child);
 
 impl Drop for Guarded {

@@ -1,4 +1,4 @@
-//! Names and answers of somebody else's: whose are believed, and that none acts on a terminal.
+//! Names and answers from other programs: sockets of other users are not trusted, and no name acts on a terminal.
 
 mod common;
 
@@ -17,14 +17,14 @@ use napkin_testing::{ignore, needs, test};
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
 
-/// Clears the screen, colours it, begins a line, turns the text around.
+/// Clears the screen, sets a colour (by a C1 control), and reverses the text direction.
 const EVIL: &str = "\u{1b}[2Je\u{9b}31m\u{202e}";
 
-/// An engine that has only read the protocol, and counts who asks.
+/// A fake engine that speaks the control protocol and counts its clients.
 fn fake_engine(listener: UnixListener) -> Arc<AtomicU32> {
     let asked = Arc::new(AtomicU32::new(0));
     let heard = Arc::clone(&asked);
-    // It ends with the test program.
+    // The thread ends with the test program.
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let _ = answer(stream, &heard);
@@ -50,7 +50,7 @@ fn answer(mut stream: UnixStream, heard: &AtomicU32) -> std::io::Result<()> {
     writeln!(stream, "{reply}")
 }
 
-/// What was printed has the name in it, and nothing that acts on a terminal.
+/// The output of a command, which must contain the name and no control character.
 fn harmless(output: &Output) -> String {
     let printed = text(&output.stdout) + &text(&output.stderr);
     let acts = |c: &char| c.is_control() && *c != '\n' || *c == '\u{202e}';
@@ -96,7 +96,7 @@ fn a_stranger_is_not_asked() {
     let place = Place::new("stranger");
     let path = place.socket("a.sock");
     let listener = {
-        // Of this thread alone, and for a moment.
+        // Changes the uid of this thread only; it is set back below.
         let become_user = |uid| set_thread_res_uid(None::<Uid>, Uid::from_raw(uid), None::<Uid>);
         let everybody = std::fs::Permissions::from_mode(0o777);
         std::fs::set_permissions(&place.0, everybody).expect("it is ours");
@@ -131,7 +131,7 @@ fn a_directory_that_others_may_write_to_is_not_looked_through() {
     };
     let (said, asked) = look(0o777);
     assert_eq!(asked, 0, "{said}");
-    // Elsewhere an engine may run that has nothing to do with this test.
+    // Unless another engine, unrelated to this test, runs on the host.
     if said.contains("no engine runs") {
         let uid = geteuid().as_raw();
         let why = format!("it is a directory, of uid {uid}, with mode 0777; a directory of uid");
@@ -150,8 +150,8 @@ fn dev_get(runtime: &Path) -> Output {
 #[test]
 fn a_program_may_be_called_anything() {
     let place = Place::new("comm");
-    // The kernel keeps 15 bytes, of the link's name. A link and not a copy: a process that another
-    // test forks meanwhile has the copy open for writing, and what is open so cannot be executed.
+    // The kernel keeps 15 bytes of the link's name. A link, not a copy: a process that another test forks meanwhile
+    // inherits the descriptor that writes the copy, and exec would fail with ETXTBSY.
     let program = place.0.join("\u{1b}[2Je\u{9b}\u{202e}\nx");
     std::os::unix::fs::symlink("/bin/sleep", &program).expect("its directory is ours");
     let mut child = Command::new(&program).arg("60").spawn().expect("it runs");

@@ -1,4 +1,4 @@
-//! What anybody may write to the control socket, and what must come of it: nothing.
+//! Fuzzing of the control socket: arbitrary input must not change anything.
 
 mod common;
 
@@ -33,10 +33,10 @@ fn connect(served: &Served) -> UnixStream {
     stream
 }
 
-/// Sends bytes and reads whatever comes until the other side closes.
+/// Sends bytes and reads until the other side closes.
 fn says(served: &Served, bytes: &[u8]) -> String {
     let mut stream = connect(served);
-    // It may be closed in the middle of it.
+    // The server may close the connection in the middle.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut answer = Vec::new();
@@ -62,7 +62,7 @@ fn nothing_that_is_written_hurts() {
     let before = memory(&served);
     let mut random = Random(0x6e61_706b_696e);
 
-    // Random bytes of every size, with and without an end.
+    // Random bytes of many lengths, with and without a line end.
     for round in 0..300 {
         let length = random.next() as usize % 9_000;
         let mut bytes = random.bytes(length);
@@ -71,25 +71,25 @@ fn nothing_that_is_written_hurts() {
         }
         says(&served, &bytes);
     }
-    // Lines that are too long, by one and by a lot.
+    // Lines too long, by one byte and by far.
     for length in [4_097, 1 << 20] {
         let answer = says(&served, &vec![b' '; length]);
         assert!(answer.contains("EMSGSIZE"), "{answer}");
     }
-    // A longest line is no error in itself.
+    // A line of the maximum length is accepted.
     let mut longest = br#"{"version":1,"verb":"dev-get"}"#.to_vec();
     longest.resize(4_096, b' ');
     longest.push(b'\n');
     assert!(says(&served, &longest).contains("syn0"));
-    // What is no request is answered and ends the connection; what is refused does not.
+    // A malformed request is answered and closes the connection; a refused one does not close it.
     let answer = says(&served, b"{]\n{\"version\":1,\"verb\":\"dev-get\"}\n");
     assert_eq!((answer.lines().count(), answer.contains("EINVAL")), (1, true), "{answer}");
     let answer =
         says(&served, b"{\"version\":1,\"verb\":\"x\"}\n{\"version\":1,\"verb\":\"dev-get\"}\n");
     assert_eq!((answer.lines().count(), answer.contains("syn0")), (2, true), "{answer}");
-    // Half a line is nothing.
+    // An incomplete line has no answer.
     assert_eq!(says(&served, br#"{"version":1,"ve"#), "");
-    // A request with a piece of it changed.
+    // A valid request with some bytes changed.
     let sound = br#"{"version":1,"verb":"napi-set","attributes":{"id":1,"hold":5,"weight":64}}"#;
     for _ in 0..300 {
         let mut bytes = sound.to_vec();
@@ -100,7 +100,7 @@ fn nothing_that_is_written_hurts() {
         bytes.push(b'\n');
         says(&served, &bytes);
     }
-    // Deep, and many at once.
+    // Deep nesting, and many requests at once.
     says(&served, &[&b"[".repeat(4_000)[..], b"\n"].concat());
     let many = b"{\"version\":1,\"verb\":\"napi-get\"}\n".repeat(500);
     assert_eq!(says(&served, &many).lines().count(), 500);
@@ -118,7 +118,7 @@ fn silent_and_slow_peers_hold_nothing() {
     let place = Place::new("silent");
     let args = ["echo", "--device", "synthetic", "--rate", "1000"];
     let mut served = Served::start(&place.socket("a.sock"), &args).expect("it starts");
-    // More than there are places, all of them silent: the next one waits for their time to be up.
+    // More silent clients than allowed: the next one waits until the others time out.
     let silent: Vec<_> = (0..40).map(|_| connect(&served)).collect();
     assert_eq!(served.napi()["id"], 1);
     for mut stream in silent {
@@ -126,17 +126,17 @@ fn silent_and_slow_peers_hold_nothing() {
         stream.read_to_end(&mut rest).expect("closed");
         assert!(rest.is_empty());
     }
-    // One that sends a byte now and then is not kept for it.
+    // A client that sends a byte now and then is closed all the same.
     let mut slow = connect(&served);
     common::within("the slow one is given up", || {
         std::thread::sleep(Duration::from_millis(200));
         slow.write_all(b" ").is_err().then_some(())
     });
-    // One that asks and asks and never reads is not kept either.
+    // So is a client that sends requests and never reads.
     let mut deaf = connect(&served);
     let asks = b"{\"version\":1,\"verb\":\"napi-get\"}\n".repeat(100);
     common::within("the deaf one is given up", || deaf.write_all(&asks).is_err().then_some(()));
-    // It ends at once, however many are connected.
+    // The server ends at once, whatever the number of clients.
     let idle: Vec<_> = (0..10).map(|_| connect(&served)).collect();
     served.signal(rustix::process::Signal::TERM);
     assert!(served.end().success());
@@ -152,7 +152,7 @@ fn peers_that_ask_and_ask_keep_nobody_out() {
     let over = AtomicBool::new(false);
     let (closed, in_time) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        // As many as there are places, each well within its patience, if this host lets it.
+        // As many clients as allowed, each well within the timeout, if the host is fast enough.
         for _ in 0..MAX_CLIENTS {
             let mut last = Instant::now();
             let mut stream = connect(&served);
@@ -163,7 +163,7 @@ fn peers_that_ask_and_ask_keep_nobody_out() {
                     let asked = stream.write_all(b"{\"version\":1,\"verb\":\"dev-get\"}\n");
                     let answered = asked.and_then(|()| stream.read(&mut [0; 4_096]));
                     if !matches!(answered, Ok(1..)) {
-                        // Who was silent for longer may have been closed for that.
+                        // A client that was silent for longer may have been closed for that.
                         let early = before.elapsed() < CLIENT_TIMEOUT / 2;
                         in_time.fetch_add(usize::from(early), Ordering::Relaxed);
                         closed.fetch_add(1, Ordering::Relaxed);
@@ -174,7 +174,7 @@ fn peers_that_ask_and_ask_keep_nobody_out() {
             });
         }
         let all = (0..3).map(|_| served.ask(&["napi-get"])).collect::<Vec<_>>();
-        // A client that was closed for them finds out when it asks again.
+        // A client that was closed in favour of the new ones notices at its next request.
         common::within("one of them is closed", || {
             (closed.load(Ordering::Relaxed) > 0).then_some(())
         });

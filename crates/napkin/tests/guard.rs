@@ -1,5 +1,5 @@
-//! `--guard` of `run`, `attach` and `apply --for`, with a program that starves its queue: a server
-//! that has a pipe in its context which can always be written to.
+//! `--guard` of `run`, `attach` and `apply --for`, with a program that starves its queue: a server with an
+//! always-writable pipe in its epoll context.
 
 mod common;
 
@@ -21,10 +21,10 @@ use napkin_testing::{needs_program, test};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::CapabilitySet;
 
-/// Longer than a busy host keeps a program off its CPU.
+/// A timeout longer than a busy host keeps a program off its CPU.
 const POLICY: &str = "suspend20,irq-suspend-timeout=200ms";
 
-/// Counts the datagrams that come, in the length of a file, until a signal ends it.
+/// Counts received datagrams in the length of a file, until a signal ends it.
 const PROGRAM: &str = "\
 import os, select, socket, sys
 got = open(sys.argv[1], 'wb', buffering=0)
@@ -74,7 +74,7 @@ impl Bed {
         };
         here.run(pair).expect("entered");
         let other = || {
-            // Packets that still wait to be cut up pass it by.
+            // Packets that are not segmented yet bypass the NAPI instance.
             let off: Vec<_> = TSO.iter().chain(GSO).map(|name| (*name, false)).collect();
             Ethtool::open().expect("ethtool").set_features("vb", &off).expect("features");
             up("vb", 2);
@@ -90,7 +90,7 @@ impl Bed {
         command
     }
 
-    /// The program, as `run` takes it.
+    /// Appends the program to a command.
     fn program(&self, mut command: Command) -> Command {
         command.args(["python3", "-c", PROGRAM]).arg(self.home.0.join("got"));
         command
@@ -107,7 +107,7 @@ impl Bed {
         Running { child, said }
     }
 
-    /// How many datagrams have come.
+    /// The number of datagrams received.
     fn got(&self) -> u64 {
         fs::metadata(self.home.0.join("got")).map_or(0, |it| it.len())
     }
@@ -117,7 +117,7 @@ impl Bed {
         std::thread::sleep(Duration::from_millis(2));
     }
 
-    /// Sends until so many more have come.
+    /// Sends until `more` further datagrams are received.
     fn arrive(&self, more: u64) {
         let before = self.got();
         within("datagrams arrive", || {
@@ -144,7 +144,7 @@ struct Running {
 }
 
 impl Running {
-    /// The next line with this in it.
+    /// The next line that contains `wanted`.
     fn line(&self, wanted: &str) -> String {
         let next = || self.said.recv_timeout(common::LONG);
         std::iter::from_fn(|| next().ok())
@@ -152,7 +152,7 @@ impl Running {
             .unwrap_or_else(|| panic!("it never said: {wanted}"))
     }
 
-    /// Asks it to end; what else it said.
+    /// Ends it by SIGTERM. Returns its remaining output.
     fn end(&mut self) -> Vec<String> {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM).expect("it runs");
@@ -174,7 +174,7 @@ fn run_ends_a_starvation_and_names_the_program() {
     let run = bed.command(&format!("run --policy {POLICY} --dev va --"));
     let mut napkin = bed.start(bed.program(run));
     bed.arrive(1);
-    // From now on packets come by suspended polls, until they do not.
+    // From now on the interrupt is suspended, until the queue starves.
     let line = within("it starves and is helped", || {
         bed.send();
         napkin.said.try_recv().ok().filter(|line| line.contains("starved"))
@@ -200,7 +200,7 @@ fn attach_puts_back_what_apply_had_set() {
     let program = bed.program(Command::new("env"));
     let program = bed.start(program);
     bed.arrive(1);
-    // Without --dev: whatever is set to suspend in this namespace.
+    // Without --dev the guard watches all instances of this namespace that are set to suspend.
     let attach = format!("attach {} --policy {POLICY} --guard again", program.child.id());
     let mut napkin = bed.start(bed.command(&attach));
     let line = within("it starves and is helped", || {
@@ -282,7 +282,7 @@ fn without_the_right_to_count_it_says_that_nobody_watches_and_goes_on() {
         // SAFETY: between fork and exec only system calls are made, and nothing is allocated.
         unsafe {
             command.pre_exec(|| {
-                // What is not in this set is not given at the exec.
+                // exec as root grants no capability outside of the bounding set.
                 let counts = [CapabilitySet::BPF, CapabilitySet::PERFMON, CapabilitySet::SYS_ADMIN];
                 for right in counts {
                     rustix::thread::remove_capability_from_bounding_set(right)?;

@@ -1,4 +1,4 @@
-//! `napkin serve` over IPv6 and in a VLAN, spoken to by the operating system's own stack over a TAP device.
+//! `napkin serve` over IPv6 and in a VLAN; the client is the operating system's own stack, over a TAP device.
 
 mod common;
 
@@ -13,16 +13,16 @@ use napkin_os::rights::Right;
 use napkin_testing::{needs, needs_program, test};
 use rustix::process::Signal;
 
-/// A server in networks of its own.
+/// A server on a TAP device, with its own IPv4 and IPv6 networks.
 struct Server {
     served: Served,
-    /// The operating system's side.
+    /// The interface of the operating system's side.
     side: String,
     ours: Ipv6Addr,
     _place: Place,
 }
 
-/// Starts one; `n` tells those of this process apart.
+/// Starts a server; `n` is unique in this process.
 fn serve(what: &str, n: u8, vlan: Option<u16>, more: &[&str]) -> Server {
     needs_rights(&[Right::NetAdmin]);
     needs(std::fs::exists("/dev/net/tun").is_ok_and(|it| it), "/dev/net/tun");
@@ -46,7 +46,7 @@ fn serve(what: &str, n: u8, vlan: Option<u16>, more: &[&str]) -> Server {
 }
 
 impl Server {
-    /// A datagram out and back. Datagrams may be lost, so it asks again.
+    /// Has a datagram echoed. Retries, as datagrams may be lost.
     fn echo(&self, bytes: &[u8]) {
         let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).expect("a port");
         socket.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
@@ -68,7 +68,7 @@ impl Server {
         });
     }
 
-    /// The one device's fields.
+    /// The fields of the only device.
     fn device(&self) -> serde_json::Value {
         self.served.json(&["dev-get"])[0].clone()
     }
@@ -84,7 +84,7 @@ fn the_operating_system_finds_us_by_neighbour_discovery() {
     server.echo(b"hello");
     server.echo(&[7; 1_452]);
     server.ping(&server.ours.to_string());
-    // Its own link-local address can be used once nobody else has claimed it.
+    // The link-local address is usable after duplicate address detection.
     server.ping(&format!("{link_local}%{}", server.side));
     server.ping(&format!("ff02::1%{}", server.side));
     server.served.signal(Signal::TERM);
@@ -138,7 +138,7 @@ fn a_vlan_of_the_operating_system_s_reaches_us_and_its_untagged_frames_do_not() 
     server.echo(b"hello");
     server.echo(&[7; 1_452]);
     server.ping(&server.ours.to_string());
-    // The device itself is up, and says so to its neighbours.
+    // The kernel announces the untagged device, which is up, to its neighbours.
     within("untagged frames are counted", || {
         let stats = server.served.json(&["qstats-get"]);
         (stats[0]["stack"]["untagged"].as_u64()? > 0).then_some(())

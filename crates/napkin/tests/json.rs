@@ -1,4 +1,5 @@
-//! docs/json.md has every field that `--json` prints: of the commands that change nothing and need no right.
+//! Checks that docs/json.md has every field that `--json` prints, for the commands that change nothing and need no
+//! privilege.
 
 mod common;
 
@@ -10,11 +11,11 @@ use common::{napkin, text};
 
 const DOC: &str = include_str!("../../../docs/json.md");
 
-/// Objects whose fields are names of something else: keys of a policy, constants, counters, loads.
+/// Objects whose fields are data: keys of a policy, constants, counters, loads.
 const DATA: [&str; 8] =
     ["values", "constants", "differs", "drops", "errors", "client_errors", "load", "set"];
 
-/// Every field's name in a value, but for those that are data.
+/// Collects the names of all fields of a value, except those that are data.
 fn fields(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Array(all) => all.iter().for_each(|it| fields(it, found)),
@@ -30,7 +31,7 @@ fn fields(value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// What the document does not name of what a command prints.
+/// The fields that a command prints and the document does not name.
 fn unnamed(command: &str) -> Vec<String> {
     let output = napkin(command.split_whitespace());
     let printed = text(&output.stdout);
@@ -40,7 +41,7 @@ fn unnamed(command: &str) -> Vec<String> {
     let mut found = BTreeSet::new();
     documents.iter().for_each(|it| fields(it, &mut found));
     assert!(!found.is_empty(), "{command} printed {printed}");
-    // A field stands in backquotes, alone or behind a path, or is one of several that are told together.
+    // A field is named in backquotes, alone or at the end of a path, or by a pattern for several fields.
     let named = |name: &String| {
         DOC.contains(&format!("`{name}`"))
             || DOC.contains(&format!(".{name}`"))
@@ -50,7 +51,7 @@ fn unnamed(command: &str) -> Vec<String> {
     unnamed.map(|name| format!("{command}: {name}")).collect()
 }
 
-/// `polls_softirq` is told as `polls_WHO`, with `softirq` among who there is.
+/// `polls_softirq` is documented as `polls_WHO`, with `softirq` among the values of WHO.
 fn suffixes(name: &str) -> impl Iterator<Item = (&'static str, String)> {
     ["polls_WHO", "empty_polls_WHO", "full_polls_WHO", "packets_WHO"].into_iter().filter_map(
         |owner| {

@@ -1,5 +1,5 @@
-//! `napkin keep` and the keeper as commands: links that go down, vanish and come again, channels that
-//! change, others who write, wishes that are wrong or in each other's way, `kill -9`.
+//! `napkin keep` and the keeper as commands: links that go down, vanish and come again, changes of channels, writes
+//! of other programs, wrong and conflicting wishes, `kill -9`.
 
 mod common;
 
@@ -36,7 +36,7 @@ impl Lab {
         fs::set_permissions(path, fs::Permissions::from_mode(0o644)).expect("mode");
     }
 
-    /// A keeper that looks at nothing that nobody tells of.
+    /// Starts a keeper that relies on notifications alone (`--look never`).
     fn keeper(&self) -> Keeper {
         let file = fs::File::create(self.0.0.join("said")).expect("a file");
         let mut command = self.command("keeper --look never");
@@ -48,7 +48,7 @@ impl Lab {
         fs::read_to_string(self.0.0.join("said")).unwrap_or_default()
     }
 
-    /// How a wish is.
+    /// The state of a wish.
     fn state(&self, name: &str) -> String {
         let output = self.napkin("keep --list --json");
         let list: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -79,7 +79,7 @@ impl Keeper {
         self.0.wait().expect("it ends")
     }
 
-    /// How often it went to sleep.
+    /// The number of its voluntary context switches.
     fn sleeps(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).expect("it lives");
         let line = status.lines().find(|it| it.starts_with("voluntary_ctxt")).expect("a count");
@@ -143,7 +143,7 @@ fn a_wish_is_held_over_down_and_up_and_removal_and_put_back_by_unkeep_and_at_the
             add_veth(2);
             lab.held("va");
 
-            // Another napkin is told who has it.
+            // Another napkin is refused; the error names the holder.
             let refused = lab.napkin("apply base --dev va");
             assert!(text(&refused.stderr).contains("napkin keeper"), "{}", text(&refused.stderr));
 
@@ -192,7 +192,7 @@ fn channels_that_change_and_what_others_write_in_sysfs_are_noticed_and_nothing_i
                 lab.said()
             );
 
-            // At rest: it is not woken once. What came before may still be looked at.
+            // At rest it is not woken once. It may first have to handle earlier events.
             within("it sleeps", || {
                 let before = keeper.sleeps();
                 std::thread::sleep(std::time::Duration::from_secs(2));
@@ -251,7 +251,7 @@ fn bad_files_and_conflicts_are_named_with_file_and_line_and_the_rest_is_held() {
             ] {
                 assert!(said.contains(part), "{part}: {said}");
             }
-            // Who looks at the device, or scrapes, is told as well.
+            // doctor and export report the wishes as well.
             let doctor = text(&lab.napkin("doctor --dev va --for 100ms --all").stdout);
             assert!(doctor.contains("the wish b ("), "{doctor}");
             assert!(doctor.contains("the wish a (") && doctor.contains("is in force"), "{doctor}");
@@ -264,7 +264,7 @@ fn bad_files_and_conflicts_are_named_with_file_and_line_and_the_rest_is_held() {
             ] {
                 assert!(metrics.contains(series), "{series}: {metrics}");
             }
-            // What is mended is held, without anything being started anew.
+            // A wish that is corrected is held, without a restart.
             fs::remove_file(good).expect("removed");
             lab.put("c.toml", "policy = \"base\"\n[match]\nname = \"eth78\"\n");
             lab.held("b");
@@ -281,7 +281,7 @@ fn killed_it_leaves_what_the_next_one_goes_on_with_and_restore_puts_back() {
             add_veth(2);
             let original = settings();
             lab.ok("keep suspend20 --dev va");
-            // Before and after the first changes, and somewhere in between.
+            // Die before, between and after the first changes.
             let points: &[u32] = if cfg!(debug_assertions) { &[1, 2, 5, 8, 11] } else { &[] };
             for point in points {
                 let mut command = lab.command("keeper --look never");
@@ -309,7 +309,7 @@ fn killed_it_leaves_what_the_next_one_goes_on_with_and_restore_puts_back() {
         .expect("entered");
 }
 
-/// A control group of the test's own, which goes with it.
+/// A control group, removed on drop.
 struct Group(std::path::PathBuf);
 
 impl Group {
@@ -322,7 +322,7 @@ impl Group {
         fs::create_dir(&self.0).expect("a control group");
     }
 
-    /// A program in it that waits by an epoll context, and says when it has one.
+    /// Starts a program in the group that waits by epoll; returns once its context exists.
     fn program(&self) -> Child {
         let wait = "import select,sys; e=select.epoll(); print('ready',flush=True); e.poll(100)";
         let join =
@@ -375,7 +375,7 @@ fn programs_of_a_unit_are_set_when_they_start_and_put_back_in_the_end() {
     needs(made.is_ok(), "a control group that may be made");
     fresh()
         .run(|| {
-            // The namespace's own sysfs hides what was mounted on the other one.
+            // The sysfs of the namespace has no cgroup file system mounted on it: mount one.
             let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
             rustix::mount::mount("cgroup2", "/sys/fs/cgroup", "cgroup2", flags, None)
                 .expect("control groups");
@@ -391,10 +391,10 @@ fn programs_of_a_unit_are_set_when_they_start_and_put_back_in_the_end() {
             within("it is told", || {
                 lab.said().contains("are those of the wish u; one wish names a unit").then_some(())
             });
-            // As a check before a deploy has it.
+            // As --check before a deployment reports it.
             assert_eq!(lab.state("v"), "refused");
             lab.ok("unkeep v");
-            // Twice: the group goes with the unit's end, and comes again with its start.
+            // Twice: the group is removed at the unit's stop, and created again at its start.
             for _ in 0..2 {
                 group.make();
                 let mut first = group.program();
@@ -415,7 +415,7 @@ fn programs_of_a_unit_are_set_when_they_start_and_put_back_in_the_end() {
             group.make();
             let mut last = group.program();
             within("it is set", || prefers(&last).then_some(()));
-            // The next keeper does not take what this one set for the program's own.
+            // The next keeper does not mistake the parameters set by this one for the program's own.
             keeper.end(Signal::KILL);
             let keeper = lab.keeper();
             lab.held("u");
@@ -475,7 +475,8 @@ fn a_device_with_the_default_route_takes_a_yes_where_the_policy_delays() {
 fn the_unit_sees_the_same_procfs_as_who_moves_interrupts() {
     let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/napkin.service");
     let unit = fs::read_to_string(unit).expect("it is in the repository");
-    // Each has systemd mount another one, with files of its own: a write to the host's tells nobody there.
+    // Each of these options mounts a separate instance of the file system, whose inotify watches miss writes to the
+    // host's.
     for option in [
         "ProtectControlGroups",
         "ProtectKernelTunables",

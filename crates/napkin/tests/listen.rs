@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 const LOOPBACK: &str = "127.0.0.1";
 
-/// A port that is nobody's, of both protocols; somebody may be faster than who is told it.
+/// A port that is free for TCP and UDP; another program may take it before it is used.
 fn free_port() -> String {
     loop {
         let listener = TcpListener::bind((LOOPBACK, 0)).expect("a port");
@@ -28,7 +28,7 @@ fn listen(what: &str, more: &[&str]) -> (Served, SocketAddr) {
     try_listen(what, more).unwrap_or_else(|said| panic!("it does not listen: {said}"))
 }
 
-/// The same; what it said where it could not.
+/// As [`listen`]; fails with the server's output.
 fn try_listen(what: &str, more: &[&str]) -> Result<(Served, SocketAddr), String> {
     let mut last = String::new();
     for _ in 0..10 {
@@ -75,7 +75,7 @@ fn memcached_s_threads_share_a_port_and_their_items_also_with_udp() {
     for (key, client) in clients.iter_mut().enumerate() {
         assert_eq!(say(client, &format!("set k{key} 0 0 2\r\nhi")), "STORED");
     }
-    // Whichever thread its connection is with, each finds what any other has stored.
+    // Each client finds the values of all others, whichever thread has its connection.
     clients.reverse();
     for (key, client) in clients.iter_mut().enumerate() {
         assert_eq!(say(client, &format!("mg k{key} v")), "VA 2");
@@ -86,7 +86,7 @@ fn memcached_s_threads_share_a_port_and_their_items_also_with_udp() {
     }
     let heard = ask(at, b"\0\x09\0\0\0\x01\0\0get k7\r\n");
     assert_eq!(text(&heard[8..]), "VALUE k7 0 2\r\nhi\r\nEND\r\n");
-    // Clients that are connected keep it from nothing.
+    // Connected clients do not delay its end.
     served.signal(Signal::TERM);
     assert!(served.end().success());
     let said = served.said();
@@ -162,7 +162,7 @@ fn a_port_that_somebody_has_is_refused_even_if_it_is_another_napkin() {
         "{told}"
     );
     drop(served);
-    // Its connections' ends are in nobody's way.
+    // Its old connections do not keep the port from being bound again.
     drop(
         Served::listen(&["memcached", "--listen", LOOPBACK, "--port", &port]).expect("it is free"),
     );

@@ -1,4 +1,4 @@
-//! `napkin load` against `napkin serve`, over virtio rings between two processes: no right is needed.
+//! `napkin load` against `napkin serve`, over virtio rings between two processes: no privilege is needed.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::{Place, Served, command, napkin, text};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-/// A server of `what` at a socket of its own, and the socket's name for a frontend.
+/// A server of `what` at a vhost-user socket, and the device name for a frontend of that socket.
 fn serve(place: &Place, what: &str) -> (Served, String) {
     let socket = place.socket("nk0.sock");
     let socket = socket.to_str().expect("a plain path");
@@ -19,7 +19,7 @@ fn serve(place: &Place, what: &str) -> (Served, String) {
     (served.expect("it serves"), format!("virtio-user:{socket}"))
 }
 
-/// By another name of standard output: no words stand between the figures there, either.
+/// The figures of a run, through /dev/stdout: as with `-`, no text is mixed with them.
 fn figures(args: &[&str]) -> Value {
     let output = napkin(["load"].iter().chain(args).chain(&["--json", "/dev/stdout"]).copied());
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -33,7 +33,7 @@ fn datagrams_by_a_schedule_come_back_and_say_when_they_were_due() {
     let to = ["--device", &device, "--to", "10.99.0.1:7", "--rate", "2k", "--for", "1s"];
     let told = figures(&[&["udp"], &to[..]].concat());
     let count = |name: &str| told[name].as_u64().expect(name);
-    // What was due and not sent is told: together they are the schedule's.
+    // Requests due and not sent are reported: together with those sent they are the schedule's.
     assert_eq!(count("sent") + count("behind"), 2_000, "{told}");
     assert!(count("answered") > 0 && count("answered") <= count("sent"), "{told}");
     assert_eq!(told["latency_ns"]["count"], told["answered"], "{told}");
@@ -50,7 +50,7 @@ fn a_memcached_is_filled_and_then_asked_and_the_next_client_finds_its_ports_free
         assert!(answered > 0, "{told}");
         assert_eq!((&told["misses"], &told["errors"]), (&0.into(), &json!({})), "{told}");
         if rate == "max" {
-            // As many are under way in the end as there were in the beginning: one on each connection.
+            // At the end as many requests are in flight as at the beginning: one on each connection.
             assert_eq!(told["sent"], told["answered"], "{told}");
         }
     }
@@ -81,7 +81,7 @@ fn what_makes_no_sense_is_told_before_anything_is_opened() {
         ("synthetic", "a synthetic device has no peer"),
         ("tap:nk0=base", "leave =POLICY out"),
     ] {
-        // Before anything is said of an address in another network.
+        // The device is checked before the address, which may be in another network.
         for to in ["10.99.0.1:7", "192.0.2.1:7"] {
             let output = napkin(["load", "udp", "--device", device, "--to", to]);
             assert_eq!(output.status.code(), Some(2), "{device}");
@@ -111,7 +111,7 @@ fn ctrl_c_while_it_looks_for_the_service_ends_it_and_leaves_no_figures() {
         let load = load.stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = load.spawn().expect("the binary runs");
         let mut said = BufReader::new(child.stderr.take().expect("a pipe")).lines();
-        // The device is open: nobody is there who could be asked.
+        // The device is open, but there is no service behind it.
         let open = said.next().expect("a line").expect("a text");
         assert!(open.starts_with("the other side is the backend that listens at "), "{open}");
         let pid = Pid::from_child(&child);
@@ -122,7 +122,7 @@ fn ctrl_c_while_it_looks_for_the_service_ends_it_and_leaves_no_figures() {
     }
 }
 
-/// The frames of a pcap file of ours, with their times in nanoseconds.
+/// The frames of a pcap file that napkin wrote, with their times in nanoseconds.
 fn frames(path: &Path) -> Vec<(u64, Vec<u8>)> {
     let bytes = std::fs::read(path).expect("it was written");
     let word = |at: usize| {
@@ -159,7 +159,7 @@ fn a_capture_is_sent_again_as_it_was_or_between_other_addresses() {
     let path = file("first.pcap");
     let pcap = ["--pcap", path.to_str().expect("plain"), "--device", &device];
 
-    // At its own times, all of them, in their order.
+    // Replay at the file's own times: all frames, in order.
     let second = captured("second.pcap", "sink");
     let told = figures(&pcap);
     assert_eq!(told["sent"], sent.len(), "{told}");
@@ -174,7 +174,7 @@ fn a_capture_is_sent_again_as_it_was_or_between_other_addresses() {
     }
     assert_eq!(wanted.next(), None, "this one is missing, or out of its order");
 
-    // By a rate, twice, from somebody else to somebody else.
+    // Replay at a rate, twice, with other addresses.
     let third = captured("third.pcap", "sink");
     let others =
         ["--src-mac", "02:00:00:00:00:07", "--dst-ip", "10.99.0.77", "--src-ip", "10.99.0.66"];

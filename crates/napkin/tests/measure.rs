@@ -1,4 +1,4 @@
-//! `napkin profile measure` as a user has it: a file that `profile check` accepts and the machine runs.
+//! `napkin profile measure` from the command line: it writes a file that `profile check` accepts and the machine runs.
 
 mod common;
 

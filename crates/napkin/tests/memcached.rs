@@ -1,4 +1,4 @@
-//! `napkin serve memcached` on a TAP device, spoken to by the operating system's own TCP.
+//! `napkin serve memcached` on a TAP device; the client is the operating system's own TCP.
 
 mod common;
 
@@ -14,14 +14,14 @@ use napkin_os::rights::Right;
 use napkin_testing::{needs, needs_program, test};
 use rustix::process::Signal;
 
-/// A server, and where it is.
+/// A server and its address.
 struct Server {
     served: Served,
     at: SocketAddr,
     _place: Place,
 }
 
-/// Starts one; `n` tells those of this process apart.
+/// Starts a server; `n` is unique in this process.
 fn serve(n: u8, policy: &str, more: &[&str]) -> Server {
     needs_rights(&[Right::NetAdmin]);
     needs(std::fs::exists("/dev/net/tun").is_ok_and(|it| it), "/dev/net/tun");
@@ -75,7 +75,7 @@ fn the_operating_system_s_tcp_is_served_under_every_kind_of_policy() {
         for (key, client) in clients.iter_mut().enumerate() {
             client.say(&format!("set k{key} 0 0 2|v{}", key % 10), "STORED");
         }
-        // Whichever queue its connection is on, each finds what any other has stored.
+        // Each client finds the values of all others, whichever queue has its connection.
         clients.reverse();
         for (key, client) in clients.iter_mut().enumerate() {
             client.say(&format!("get k{key}"), &format!("VALUE k{key} 0 2|v{}|END", key % 10));
@@ -86,7 +86,7 @@ fn the_operating_system_s_tcp_is_served_under_every_kind_of_policy() {
     }
 }
 
-/// Stores a value of so many bytes and reads it back.
+/// Stores a value of `len` bytes and reads it back.
 fn there_and_back(client: &mut Client, len: u32) {
     let value: Vec<u8> = (0..len).map(|place| (place % 253) as u8).collect();
     let stream = client.0.get_mut();
@@ -113,7 +113,7 @@ fn a_wire_that_loses_repeats_and_changes_frames_loses_no_byte_and_the_capture_sh
     assert!(server.served.said().contains("fault_lost"), "{}", server.served.said());
     let capture = std::fs::read(&file).expect("the capture");
     std::fs::remove_file(&file).expect("it is ours");
-    // At least the value, both ways.
+    // At least the value, in both directions.
     assert!(capture.len() > 400_000, "{}", capture.len());
     assert_eq!(capture[..4], 0xa1b2_3c4d_u32.to_ne_bytes());
 }
@@ -135,12 +135,12 @@ fn who_reads_nothing_or_goes_away_harms_nobody_else() {
     let server = serve(6, "base", &[]);
     let mut other = server.connect();
     other.say(&format!("set big 0 0 100000|{}", "x".repeat(100_000)), "STORED");
-    // One that asks for ever and never reads: it ends up waiting, and is given up.
+    // A client that sends requests and never reads: it is blocked, and then closed.
     let mut greedy = server.connect();
     let stream = greedy.0.get_mut();
     stream.set_write_timeout(Some(Duration::from_millis(200))).expect("a timeout");
     while stream.write_all(&b"get big\r\n".repeat(1_000)).is_ok() {}
-    // One that goes in the middle of a request, and one that only half closes.
+    // A client that closes in the middle of a request, and one that shuts down its sending side only.
     let mut gone = server.connect();
     gone.0.get_mut().write_all(b"set half 0 0 100\r\nxxx").expect("it takes it");
     drop(gone);
@@ -156,7 +156,7 @@ fn who_reads_nothing_or_goes_away_harms_nobody_else() {
 
 #[test]
 fn modes_change_under_tcp_and_every_answer_comes() {
-    // Of applications that sleep, that suspend interrupts while they find work, and that busy poll.
+    // Applications that sleep, that suspend interrupts while they find work, and that busy poll.
     for (n, policy) in [(10, "base"), (13, "suspend20"), (14, "fullbusy")] {
         modes_change(n, policy);
     }
@@ -217,7 +217,7 @@ fn a_server_that_is_killed_leaves_nothing_and_another_takes_its_place() {
     // The same device, address and control socket.
     let server = serve(11, "suspend20", &[]);
     server.connect().say("get k", "END");
-    // A connection of the one before is unknown to this one, and told so.
+    // A connection of the previous server is unknown to this one, which resets it.
     clients[1].0.get_mut().write_all(b"get k\r\n").expect("the kernel takes it");
     assert!(!matches!(clients[1].0.read(&mut [0; 1]), Ok(1..)), "a RST");
     server.connect().say("mn", "MN");

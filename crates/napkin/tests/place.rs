@@ -1,4 +1,4 @@
-//! `napkin place`, the real binary in a namespace of its own: a plan, carried out, and put back.
+//! `napkin place`, the real binary in a namespace of its own: a plan is carried out and put back.
 #![allow(unreachable_pub, reason = "the shared module is another test's as well")]
 
 mod common;
@@ -11,7 +11,7 @@ use napkin_kernel::namespace::Namespace;
 use napkin_testing::{needs_cpus, test};
 use serde_json::Value;
 
-/// A namespace with `va`, and a place for journals.
+/// A namespace with `va`, and a directory for journals.
 struct Lab {
     namespace: Namespace,
     state: Place,
@@ -36,7 +36,7 @@ impl Lab {
         text(&output.stdout)
     }
 
-    /// The CPUs of each queue's thread now, and the one where it belongs.
+    /// The current CPUs of each queue's thread, and the planned one.
     fn rows(&self, args: &[&str]) -> Vec<(Vec<u64>, u64)> {
         let args = [&["place", "--dev", "va", "--json"], args].concat();
         let plan: Value = serde_json::from_str(&self.done(&args)).expect("JSON");
@@ -68,7 +68,7 @@ fn threads_get_a_cpu_each_and_their_old_ones_back() {
     assert!(after.iter().all(|(now, cpu)| now == &[*cpu]), "{after:?}");
     let shown = lab.done(&["place", "--dev", "va"]);
     assert!(shown.ends_with("everything is in its place\n"), "{shown}");
-    // The policy is as it was.
+    // The policy is unchanged.
     assert!(lab.done(&["show", "va"]).contains("threaded"));
 
     lab.done(&["restore", "--dev", "va"]);

@@ -1,4 +1,4 @@
-//! `napkin policies` and what is wrong with a policy's name.
+//! `napkin policies`, and the errors for wrong names of policies.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! `napkin serve` and the control of it.
+//! `napkin serve` and its control commands.
 
 mod common;
 
@@ -48,7 +48,7 @@ fn a_thread_appears_with_its_mode_and_every_tool_knows_it() {
     let task = format!("/proc/{}/task/{pid}", served.pid());
     assert_eq!(fs::read_to_string(format!("{task}/comm")).unwrap().trim(), "napi/syn0-1");
 
-    // What taskset does, and what it shows.
+    // Set and show the affinity as taskset does.
     let usable = sched_getaffinity(None).expect("our own");
     let cpu = (0..CpuSet::MAX_CPU).rfind(|cpu| usable.is_set(*cpu)).expect("one at least");
     let mut set = CpuSet::new();
@@ -63,7 +63,7 @@ fn a_thread_appears_with_its_mode_and_every_tool_knows_it() {
         let output = output.expect("it is installed");
         assert!(output.status.success(), "{tool}: {}", text(&output.stderr));
     }
-    // Traffic goes on there.
+    // Traffic goes on with the new affinity.
     let packets = |napi: &serde_json::Value| napi["packets"].as_u64().expect("a count");
     let before = packets(&served.napi());
     within("packets", || (packets(&served.napi()) > before).then_some(()));
@@ -198,7 +198,7 @@ fn a_second_signal_changes_nothing_of_how_it_ends() {
     let place = Place::new("second");
     let mut served = serve(&place, &[]);
     served.napi();
-    // Both are there when it looks.
+    // Both signals are pending when it continues.
     for signal in [Signal::STOP, Signal::TERM, Signal::HUP, Signal::CONT] {
         served.signal(signal);
     }
@@ -218,11 +218,11 @@ fn it_ends_when_it_is_told_to_while_nobody_reads_what_it_says() {
     let child = command.stderr(writer.try_clone().expect("another")).spawn();
     let mut child = child.expect("the binary runs");
     within("it runs", || control.exists().then_some(()));
-    // A description of our own, so that its end goes on to wait for room.
+    // A separate open file description, so that only this end is non-blocking.
     let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
     let ours = fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path);
     let mut ours = ours.expect("the same pipe");
-    // Status after status is due meanwhile.
+    // Several status lines are due meanwhile.
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(2_500) {
         while ours.write_all(&[b'.'; 256]).is_ok() {}
@@ -233,7 +233,7 @@ fn it_ends_when_it_is_told_to_while_nobody_reads_what_it_says() {
     assert!(status.success(), "{status}");
 }
 
-/// Serves under each of these, one after the other.
+/// Starts and ends a server under each policy.
 fn ends_when_it_is_told_to(name: &str, policies: &[&str]) {
     let place = Place::new(name);
     for policy in policies {
@@ -323,7 +323,7 @@ fn a_setting_without_effect_is_taken_and_warned_of() {
     );
     assert!(said.contains("set defer-hard-irqs and gro-flush-timeout"), "{said}");
     assert_eq!(served.napi()["irq-suspend-timeout"], 20_000_000);
-    // What was missing, for both instances: what holds for both is said once.
+    // A warning that applies to both instances is printed once.
     let half = ["dev-set", "--ifindex", "1", "--defer-hard-irqs", "100"];
     let said = text(&served.ask(&half).stderr);
     assert_eq!(said.matches("defer-hard-irqs does nothing without gro-flush-timeout").count(), 1);
@@ -348,7 +348,7 @@ fn a_policy_s_warnings_are_told_once_and_a_preset_s_not() {
 fn of_several_engines_one_is_to_be_chosen() {
     let place = Place::new("several");
     let runtime = place.0.join("napkin");
-    // As `serve` makes it: another one is not believed.
+    // With the mode that `serve` uses: a directory with another mode is not trusted.
     fs::DirBuilder::new().mode(0o700).create(&runtime).unwrap();
     let paths = ["a.sock", "b.sock"].map(|name| runtime.join(name));
     let served = paths.clone().map(|path| Served::start(&path, SYNTHETIC).expect("it starts"));
@@ -364,7 +364,7 @@ fn of_several_engines_one_is_to_be_chosen() {
         let line = format!("{}  (process {})", path.display(), served.pid());
         assert!(error.contains(&line) && error.contains("--control PATH"), "{error}");
     }
-    // What is advised is an option of the command that advises it.
+    // The advice names an option of the command that prints it.
     let output = Command::new(env!("CARGO_BIN_EXE_napkin"))
         .args(["top", "--batch", "--engine"])
         .env("XDG_RUNTIME_DIR", &place.0)

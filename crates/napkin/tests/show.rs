@@ -14,7 +14,7 @@ use napkin_policy::Policy;
 use napkin_testing::{needs_program, test};
 use serde_json::Value;
 
-/// A namespace with `va`, a veth of so many queues with GRO on; its other end is beside it.
+/// A namespace with `va`, a veth with `queues` queues and GRO, and its peer.
 struct Lab(Namespace);
 
 impl Lab {
@@ -148,7 +148,7 @@ fn without_any_right_it_still_shows_and_says_what_it_could_not_see() {
     let shown = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(shown.contains("suspend20"), "{shown}");
-    // Processes of root with all their rights run on every host, the test's parent for one.
+    // Every host has root processes with all capabilities, such as the test's parent.
     assert!(shown.contains("CAP_SYS_PTRACE"), "{shown}");
     fits(&shown);
 }

@@ -1,4 +1,4 @@
-//! `napkin sweep`: the real binary, killed and gone on with.
+//! `napkin sweep`: the real binary, killed and resumed.
 
 mod common;
 
@@ -84,7 +84,7 @@ fn a_sweep_killed_in_the_middle_goes_on_and_ends_with_the_same_bytes() {
     });
     child.kill().expect("kill -9");
     child.wait().expect("our child");
-    // As if it had been in the middle of a line.
+    // As if killed in the middle of a line.
     let half = fs::read(&killed).expect("a file");
     fs::write(&killed, &half[..half.len() - 7]).expect("a file");
     let again = napkin(to(&killed));
@@ -111,7 +111,7 @@ fn shards_one_of_them_killed_and_gone_on_with_merge_into_the_bytes_of_one_run() 
             .expect("the binary runs")
     };
     let mut children: Vec<_> = shards.iter().map(start).collect();
-    // The second is killed with a point done and points to do, as a cluster's node that goes away.
+    // The second shard is killed with some points done, as by the loss of a cluster node.
     let killed = path(shards[1]);
     within("a point is there", || {
         let lines = fs::read_to_string(&killed).unwrap_or_default().lines().count();
@@ -121,7 +121,7 @@ fn shards_one_of_them_killed_and_gone_on_with_merge_into_the_bytes_of_one_run() 
     for child in &mut children {
         child.wait().expect("our child");
     }
-    // As if it had been in the middle of a line, whatever it was in.
+    // As if killed in the middle of a line.
     let half = fs::read(&killed).expect("a file");
     fs::write(&killed, &half[..half.len() - 7]).expect("a file");
     let all = place.0.join("all.csv");

@@ -34,7 +34,7 @@ fn needs_tap() {
     needs(std::fs::exists("/dev/net/tun").is_ok_and(|it| it), "/dev/net/tun");
 }
 
-/// Starts one; `n` tells the devices of this process apart.
+/// Starts a server; `n` is unique in this process.
 fn serve(n: u8, policy: &str) -> Tap {
     needs_tap();
     let place = Place::new(&format!("tap{n}"));
@@ -49,7 +49,7 @@ fn serve(n: u8, policy: &str) -> Tap {
 }
 
 impl Tap {
-    /// A datagram out and back. Datagrams may be lost, so it asks again.
+    /// Has a datagram echoed. Retries, as datagrams may be lost.
     fn echo(&self, text: &str) {
         let socket = UdpSocket::bind((self.host, 0)).expect("the host's address is there");
         socket.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
@@ -62,7 +62,7 @@ impl Tap {
         });
     }
 
-    /// What `ping` does, over a raw socket.
+    /// Sends an echo request and waits for its reply, by a raw socket.
     fn ping(&self) {
         let socket = rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP));
         needs(!matches!(socket, Err(Errno::PERM)), "CAP_NET_RAW");
@@ -78,7 +78,7 @@ impl Tap {
         within("an echo reply", || {
             rustix::net::sendto(&socket, &request, SendFlags::empty(), &to).expect("a route");
             let mut buffer = [0; 256];
-            // Other replies come by here as well.
+            // The socket receives other replies as well.
             while let Ok((length, _)) = rustix::net::recv(&socket, &mut buffer, RecvFlags::empty())
             {
                 let packet = &buffer[..length];
@@ -101,7 +101,7 @@ fn it_answers_datagrams_and_pings_and_goes_with_the_process() {
     let mut tap = serve(0, "base");
     tap.echo("hello");
     tap.ping();
-    // Under every owner.
+    // With each kind of owner.
     for mode in ["enabled", "busy-poll", "workqueue", "disabled"] {
         tap.served.set(&["--threaded", mode]);
         tap.echo(mode);
@@ -112,7 +112,7 @@ fn it_answers_datagrams_and_pings_and_goes_with_the_process() {
     assert!(!tap.exists());
 }
 
-/// Datagrams to a server as fast as they go, from the host's own sockets, until the value is dropped.
+/// Floods a server with datagrams from the host's own sockets, until dropped.
 struct Flood {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -130,7 +130,7 @@ impl Flood {
         let thread = std::thread::spawn(move || {
             while !told.load(Ordering::Relaxed) {
                 for flow in &flows {
-                    // When the device has gone there is no way any more.
+                    // Fails once the device is gone: there is no route.
                     let _ = flow.send(&[0; 64]);
                 }
             }
@@ -176,7 +176,7 @@ fn no_device_remains_after_a_kill_under_traffic() {
     }
 }
 
-/// Removes the device from under its server.
+/// Deletes the device while its server runs.
 fn remove(name: &str) {
     needs_program("ip");
     let output = std::process::Command::new("ip").args(["link", "del", name]).output();
@@ -214,7 +214,7 @@ fn without_one_device_the_others_go_on() {
     within("it is told", || served.said().contains("the others go on").then_some(()));
     assert_eq!(served.json(&["queue-get", "--ifindex", "2"])[0]["gone"], true);
     assert!(common::text(&served.ask(&["napi-get"]).stdout).contains("gone"));
-    // Another second, and it is not told again.
+    // A second later it is not reported again.
     let lines = served.said().lines().count();
     within("the next status", || (served.said().lines().count() > lines).then_some(()));
     assert_eq!(served.said().matches("has gone").count(), 1, "{}", served.said());
@@ -225,7 +225,7 @@ fn without_one_device_the_others_go_on() {
 fn a_device_that_is_in_use_is_refused() {
     let tap = serve(2, "base");
     let device = format!("tap:{}", tap.name);
-    // The kernel would give it a queue, and half of the first one's flows with it.
+    // The kernel would attach it as a second queue, and steer half of the flows to it.
     let second = Served::start(&tap._place.socket("b.sock"), &["echo", "--device", &device]);
     let said = second.err().expect("refused");
     assert!(said.contains("in use by another process"), "{said}");
@@ -236,7 +236,7 @@ fn a_device_that_is_in_use_is_refused() {
     assert!(error.contains("not a TAP interface"), "{error}");
 }
 
-/// Sends frames as they are.
+/// Sends raw frames.
 struct Wire {
     socket: OwnedFd,
     to: libc::sockaddr_ll,
@@ -272,7 +272,7 @@ impl Wire {
         sent == frame.len() as isize
     }
 
-    /// Lets the host send frames longer than a buffer.
+    /// Raises the host's MTU, so that it can send frames longer than a buffer.
     fn jumbo(&self, name: &str) {
         // SAFETY: `ifreq` is plain data, for which all zeros are valid.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -307,7 +307,7 @@ fn malformed_frames_are_counted_and_the_echo_goes_on() {
         [header([8, 6]), vec![0xff; 10]].concat(),
         header([0x81, 0]),
     ];
-    // A length beyond the frame, and a wrong checksum.
+    // An IP length beyond the frame, and a wrong checksum.
     let mut long = vec![0x45, 0, 0xff, 0xff, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 9];
     long.extend(tap.ours.octets());
     frames.push(ip(&long));
@@ -348,7 +348,7 @@ fn malformed_frames_are_counted_and_the_echo_goes_on() {
     let dropped = |stats: &serde_json::Value| names.iter().map(|it| count(stats, it)).sum::<u64>();
     within("every frame is accounted for", || (dropped(&stats()) >= sent).then_some(()));
     within("the oversized ones, too", || (stats()["rx-oversized"] == 2).then_some(()));
-    // Once more while frames come, such as the host's own, as not all is read at once.
+    // Retry while frames arrive, such as the host's own: the counters are not read atomically.
     within("all that came has one fate each", || {
         let after = stats();
         let fates = after["stack"].as_object()?.iter().filter(|(name, _)| *name != "frames");
@@ -368,14 +368,14 @@ fn what_the_stack_answers_is_counted_and_what_it_drops_has_a_name() {
     assert!(tap.served.end().success());
     let said = tap.served.said();
     let total = said.lines().last().expect("a summary");
-    // The host has asked for the address before it sent the ping.
+    // The host sends an ARP request before the ping.
     let words: Vec<&str> = total.split(' ').collect();
     let before = |word: &str| {
         let place = words.iter().position(|it| *it == word).expect(word);
         words[place - 1].parse::<u64>().expect("a number")
     };
     assert!(before("pings") >= 1 && before("ARP") >= 1, "{total}");
-    // What the host sends of itself is told from what has lost its way.
+    // Frames that the host sends by itself are not counted as misdirected.
     assert!(!total.contains("not_for_us"), "{total}");
 }
 

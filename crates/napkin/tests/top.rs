@@ -13,7 +13,7 @@ use napkin_os::rights::Right;
 use napkin_testing::{needs_program, test};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Two devices, of two instances each.
+/// Two devices with two instances each.
 const ENGINE: &[&str] = &[
     "echo",
     "--queues",
@@ -26,9 +26,9 @@ const ENGINE: &[&str] = &[
     "synthetic=threaded",
 ];
 
-/// A terminal of its own, with a shell that runs `napkin top` and says how the terminal was left.
+/// A tmux terminal with a shell that runs `napkin top` and prints the state in which it leaves the terminal.
 struct Terminal {
-    /// Its server's socket, which is left when the server ends: here it goes with the place.
+    /// The socket of the tmux server, which tmux does not remove; it is removed with the directory.
     server: PathBuf,
     pid: PathBuf,
 }
@@ -41,7 +41,7 @@ impl Terminal {
 
     fn showing(place: &Place, columns: u32, lines: u32, args: &str) -> Terminal {
         needs_program("tmux");
-        // A server that was ended holds on to its name for a moment.
+        // A new name for each: a tmux server that was ended keeps its socket for a moment.
         static OPENED: AtomicU32 = AtomicU32::new(0);
         let number = OPENED.fetch_add(1, Ordering::Relaxed);
         let server = place.0.join(format!("tmux-{number}"));
@@ -78,7 +78,7 @@ impl Terminal {
         assert!(self.tmux(&["send-keys", key]).expect("it runs").status.success());
     }
 
-    /// Waits until the screen is so, and gives it.
+    /// Waits until `so` is true of the screen, and returns the screen.
     fn shows(&self, what: &str, so: impl Fn(&str) -> bool) -> String {
         within(what, || {
             let screen = self.screen();
@@ -97,7 +97,7 @@ impl Terminal {
         })
     }
 
-    /// The terminal is as it was found, and napkin ended with this code.
+    /// Checks that the terminal is restored and that napkin exited with this code.
     fn is_given_back(&self, code: i32) {
         let screen = self.shows("its end", |screen| screen.contains("as it was"));
         assert!(screen.contains("before") && screen.contains(&format!("ended {code}")), "{screen}");
@@ -117,15 +117,15 @@ fn engine(place: &Place, args: &[&str]) -> Served {
     Served::start(&place.socket("a.sock"), args).expect("it starts")
 }
 
-/// The instances' lines.
+/// The lines of instances.
 fn rows(screen: &str) -> Vec<&str> {
-    // What is said of the selected one begins with its name, too.
+    // The detail of the selected instance begins with its name as well.
     let of_table =
         |line: &&str| line.split_whitespace().nth(1).is_some_and(|id| !id.ends_with(':'));
     screen.lines().filter(|line| line.starts_with("syn")).filter(of_table).collect()
 }
 
-/// Whether packets are counted on each line.
+/// Whether each line has a packet count above 0.
 fn counts(screen: &str) -> bool {
     let packets =
         |row: &&str| row.split_whitespace().nth(2).is_some_and(|it| it != "-" && it != "0");
@@ -143,7 +143,7 @@ fn somebody_looks_sorts_filters_pauses_and_leaves() {
     assert!(screen.contains(" defer200 ") && screen.contains(" threaded "), "{screen}");
     assert!(screen.contains(&format!("napkin[{}]", served.pid())), "{screen}");
 
-    // By id: twice back from the packets, past the CPU and what has no column here.
+    // Sort by id: back from the packets column, past those that come before it.
     terminal.press("SSSS");
     let ids = |screen: &str| -> Vec<String> {
         let id = |row: &str| row.split_whitespace().nth(1).map(str::to_owned);
@@ -257,7 +257,8 @@ fn it_stops_only_where_a_shell_can_have_it_go_on() {
     let served = engine(&place, ENGINE);
     let terminal = Terminal::open(&place, &served.control, 80, 24, "-n 1000000");
     terminal.shows("rates", counts);
-    // Nobody above it here could have it go on: so it does not stop. What a shell's job control does is napkin-top's test.
+    // Without job control nothing could continue it, so it does not stop. napkin-top tests it under a shell's job
+    // control.
     terminal.press("C-z");
     terminal.shows("rates", counts);
     terminal.press("C-c");
@@ -309,7 +310,7 @@ fn a_reader_that_has_had_enough_is_no_failure() {
     assert!(status.success(), "{status}");
 }
 
-/// What `napkin top` says in a namespace of its own with a veth, behind `with`.
+/// The output of `napkin top` in a namespace with a veth, started by the command `with`.
 fn on_a_veth(with: &str) -> serde_json::Value {
     let shell = format!(
         "ip link add va type veth peer name vb && ip link set va up && ip link set vb up && \

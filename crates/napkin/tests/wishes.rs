@@ -1,5 +1,5 @@
-//! `napkin keep` of what cannot be held here: nothing is written, and no wish is lost by it. Options that it
-//! would not mind are refused.
+//! `napkin keep` of wishes that cannot be held here: nothing is written, and no other wish is lost. Options that would
+//! have no effect are refused.
 
 mod common;
 
@@ -10,9 +10,9 @@ use common::namespace::fresh;
 use common::{add_veth, text};
 use napkin_testing::test;
 
-/// No keeper runs here.
+/// A lab without a keeper.
 impl Lab {
-    /// What it says on standard error as it ends with this code.
+    /// The standard error of a command, which must exit with this code.
     fn said(&self, args: &str, code: i32) -> String {
         let output = self.napkin(args);
         let said = text(&output.stderr);
@@ -20,7 +20,7 @@ impl Lab {
         said
     }
 
-    /// The names of the wishes that there are.
+    /// The files of the wishes.
     fn wishes(&self) -> Vec<String> {
         let files = fs::read_dir(self.0.0.join("etc")).expect("a directory").flatten();
         let mut names: Vec<String> =
@@ -56,7 +56,7 @@ fn what_cannot_be_held_here_takes_a_yes_and_other_wishes_that_it_would_cost_are_
             let said = lab.said("keep defer20 --dev va --name d --queues 7 --yes", 1);
             assert!(said.contains("refused: va has no receive queue 7"), "{said}");
             assert_eq!(lab.wishes(), ["a.toml", "b.toml", "d.toml"]);
-            // Of a device that is not there nothing is known.
+            // Nothing is checked for a device that does not exist.
             lab.said("keep defer20 --dev nowhere --queues 7", 0);
             lab.said("keep --check", 1);
         })

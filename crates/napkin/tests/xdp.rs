@@ -39,7 +39,7 @@ fn lab() -> Namespace {
     route.add_address(ifindex, OURS, 24).expect("an address");
     route.set_up(ifindex).expect("up");
     let there = || {
-        // Nobody behind a veth fills in a checksum that was left to the card.
+        // A veth has no hardware that would complete an offloaded checksum.
         let mut ethtool = Ethtool::open().expect("netlink");
         ethtool.set_features("nk-client", &[("tx-checksum-ip-generic", false)]).expect("a feature");
         let mut route = Route::open().expect("netlink");
@@ -51,7 +51,7 @@ fn lab() -> Namespace {
     client
 }
 
-/// Asks once over a connection of the kernel's.
+/// Sends a request over a kernel TCP connection and returns the answer.
 fn asks(client: &Namespace, port: u16, text: &str, until: &str) -> String {
     let ask = || {
         let mut stream = within("a connection", || TcpStream::connect((OURS, port)).ok());
@@ -73,7 +73,7 @@ fn asks(client: &Namespace, port: u16, text: &str, until: &str) -> String {
 fn memcached_is_served_by_port_and_all_else_goes_on_and_a_kill_leaves_nothing() {
     let client = lab();
     let place = Place::new("xdp");
-    // Whatever else runs here, such as sshd.
+    // Stands for any other service of the host, such as sshd.
     let other = TcpListener::bind((OURS, 2_222)).expect("the address is there");
     std::thread::spawn(move || {
         for stream in other.incoming().map_while(Result::ok) {
@@ -92,7 +92,7 @@ fn memcached_is_served_by_port_and_all_else_goes_on_and_a_kill_leaves_nothing() 
         let answer = asks(&client, 11_211, &set, "END\r\n");
         assert_eq!(answer, format!("STORED\r\nVALUE a 0 5000\r\n{value}\r\nEND\r\n"));
         assert_eq!(asks(&client, 2_222, "", "\r\n"), "SSH-2.0\r\n");
-        // The second one says why, and takes nothing away.
+        // A second server is refused with the reason, and does not disturb the first.
         let second = Served::start(&place.socket("b.sock"), &args).err().expect("refused");
         assert!(second.contains("an XDP program is attached to nk-server already"), "{second}");
         assert_eq!(asks(&client, 11_211, "get b\r\n", "END\r\n"), "END\r\n");
@@ -120,8 +120,9 @@ fn memcached_is_served_by_port_and_all_else_goes_on_and_a_kill_leaves_nothing() 
     assert!(served.end().success(), "{}", served.said());
 }
 
-/// What is set of the instance of the server's device: empty polls, and the time in nanoseconds; `None` where no
-/// instance is listed.
+/// The deferral of the instance of the server's device: empty polls, and timeout in nanoseconds; `None` if no
+/// instance is
+/// listed.
 fn deferral() -> Option<(u64, u64)> {
     let mut route = Route::open().expect("netlink");
     let ifindex = route.link("nk-server").expect("it is there").ifindex;
@@ -134,7 +135,7 @@ fn deferral() -> Option<(u64, u64)> {
 #[test]
 fn a_policy_that_defers_does_so_below_as_well_until_the_end_whatever_that_is() {
     let client = lab();
-    // So that the instance stays when the program goes, and what is left would be seen.
+    // With GRO the instance outlives the program, so that settings left behind would be seen.
     let on: Vec<_> = GRO.iter().map(|name| (*name, true)).collect();
     Ethtool::open().expect("netlink").set_features("nk-server", &on).expect("a veth has GRO");
     let Some(before) = deferral() else { ignore("this kernel lists no NAPI instances") };
@@ -149,7 +150,7 @@ fn a_policy_that_defers_does_so_below_as_well_until_the_end_whatever_that_is() {
     served.signal(Signal::TERM);
     assert!(served.end().success(), "{}", served.said());
     assert_eq!(deferral(), Some(before));
-    // Killed: the journal knows.
+    // Killed: restore works from the journal.
     let served = serve("defer20");
     served.signal(Signal::KILL);
     drop(served);
@@ -158,7 +159,7 @@ fn a_policy_that_defers_does_so_below_as_well_until_the_end_whatever_that_is() {
     let restored = restored.expect("the binary runs");
     assert!(restored.status.success(), "{}", text(&restored.stderr));
     assert_eq!(deferral(), Some(before));
-    // Where nobody can poll in the place of interrupts they stay, and that is said.
+    // If the queue cannot be polled in place of interrupts, they stay on, and the server says so.
     let mut served = serve("suspend20");
     let said = served.said();
     let polled = said.contains("the kernel's NAPI is polled from here");

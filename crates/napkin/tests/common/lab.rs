@@ -1,4 +1,4 @@
-//! Directories of wishes and of journals, and the commands on them.
+//! A lab with directories for wishes and journals, and the commands that use them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

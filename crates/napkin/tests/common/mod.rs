@@ -1,4 +1,4 @@
-//! The real binary, started and stopped.
+//! Starts and stops the real binary.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 pub mod lab;
@@ -16,16 +16,16 @@ use std::time::{Duration, Instant};
 use napkin_kernel::netlink::{Ethtool, Route, VethConfig};
 use serde_json::Value;
 
-/// Long enough for a machine that is busy with other tests; a failure, never a measurement.
+/// The timeout of tests: long enough for a machine that is busy with other tests. Only failures reach it.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// The binary, which minds the signals that ask it to end, also where whoever started the test has
-/// had them ignored, as a script has for what runs in its background.
+/// The binary with default actions for the signals that end it, also if the test was started with these signals
+/// ignored, as a shell script does for its background jobs.
 pub fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_napkin"));
     let default = || {
         for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP] {
-            // SAFETY: the default action is no function of this program's.
+            // SAFETY: the default action is not a function of this program.
             let _ = unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
         Ok(())
@@ -43,7 +43,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A directory of the test's own, removed at the end.
+/// A temporary directory, removed on drop.
 pub struct Place(pub PathBuf);
 
 impl Place {
@@ -75,14 +75,14 @@ pub struct Served {
 }
 
 impl Served {
-    /// Starts one and waits until it can be controlled; what it said, if it ends before. What it sets of the
-    /// kernel's it writes down in `state`, beside its socket.
+    /// Starts a server and waits for its control socket; fails with its output if it ends before. Its journal is in
+    /// `state`, beside the socket.
     pub fn start(control: &Path, args: &[&str]) -> Result<Served, String> {
         let path = control.to_str().expect("a plain path");
         Served::run(control, &[args, &["--control", path]].concat(), "control: ")
     }
 
-    /// Starts one on the operating system's sockets and waits until it listens.
+    /// Starts a server on the operating system's sockets and waits until it listens.
     pub fn listen(args: &[&str]) -> Result<Served, String> {
         Served::run(Path::new(""), args, "listening on ")
     }
@@ -155,7 +155,7 @@ impl Served {
         rustix::process::kill_process(pid, signal).expect("it is ours");
     }
 
-    /// Waits for its end, and for the last it says.
+    /// Waits for its exit, and for the last line of its output.
     pub fn end(&mut self) -> ExitStatus {
         let status = within("the server ends", || self.child.try_wait().expect("our child"));
         self.reader.take().map(JoinHandle::join);
@@ -170,8 +170,7 @@ impl Drop for Served {
     }
 }
 
-/// Makes `va`, a veth of so many queues with GRO on, and so with instances, in this namespace; its
-/// other end is beside it.
+/// Creates a veth pair in this namespace: `va`, with `queues` queues and GRO, so that it has NAPI instances, and `vb`.
 pub fn add_veth(queues: u32) {
     let mut route = Route::open().expect("a socket");
     let veth = VethConfig {
@@ -189,7 +188,7 @@ pub fn add_veth(queues: u32) {
     ethtool.set_features("va", &[("rx-gro", true)]).expect("a feature");
 }
 
-/// Looks until there is an answer, and fails after [`LONG`].
+/// Calls `look` until it returns a value; fails after [`LONG`].
 pub fn within<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {

@@ -1,5 +1,5 @@
-//! What is tried on each card of each kernel. A case begins and ends with the card as it was, as the
-//! tests' own reader sees it; what the kernel lacks is refused, in words that say so.
+//! The cases that run on each card of each kernel. A case begins and ends with the card in its original state, as
+//! the tests' own reader sees it. A feature that the kernel lacks must be refused with an error that says so.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -9,10 +9,10 @@ use super::kept::kept;
 use super::programs::{attach, moved, pin, rings, run, starvation, suspension, vlan};
 use super::xdp::xdp;
 
-/// What came of a case: what there is to say of it, or what went wrong.
+/// The result of a case: a remark, or the failure.
 pub(crate) type Outcome = Result<String, String>;
 
-/// One of them.
+/// A case: its name and function.
 pub(crate) type Case = (&'static str, fn(&mut Guest, &str) -> Outcome);
 
 pub(crate) const CASES: [Case; 23] = [
@@ -41,7 +41,7 @@ pub(crate) const CASES: [Case; 23] = [
     ("xdp", xdp),
 ];
 
-/// How many channels a card has, and what tells ethtool so; `None` where it has one for good.
+/// The ethtool command that sets a card's number of channels; `None` if the card always has one.
 pub(crate) fn ethtool(dev: &str, channels: u32) -> Option<String> {
     match dev {
         "eth0" | "eth3" => Some(format!("ethtool -L {dev} combined {channels}")),
@@ -61,17 +61,17 @@ impl Guest {
         (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (major, minor)
     }
 
-    /// These options, where the kernel lists what they act on.
+    /// These options if the kernel lists NAPI instances (since 6.8), which they act on, else none.
     pub(crate) fn cpus(&self, options: &'static str) -> &'static str {
         if self.is(6, 8) { options } else { "" }
     }
 
-    /// A policy of deferral, with suspension where the kernel has it: since 6.13.
+    /// A policy with deferral, and with suspension if the kernel has it (since 6.13).
     pub(crate) fn policy(&self) -> &'static str {
         if self.is(6, 13) { "suspend20" } else { "defer20" }
     }
 
-    /// Runs napkin, which succeeds.
+    /// Runs napkin, which must succeed.
     pub(crate) fn succeeds(&mut self, arguments: &str) -> Outcome {
         let answer = self.napkin(arguments);
         match answer.status {
@@ -80,7 +80,7 @@ impl Guest {
         }
     }
 
-    /// Runs a command which succeeds.
+    /// Runs a command, which must succeed.
     pub(crate) fn does(&mut self, command: &str) -> Outcome {
         let answer = self.vm.sh(command);
         match answer.status {
@@ -90,7 +90,8 @@ impl Guest {
     }
 }
 
-/// Instances are listed since 6.8; what needs them is refused before, in these words.
+/// Linux lists NAPI instances since 6.8. On older kernels, commands that need them are refused with an error that
+/// says so.
 fn refused_without_instances(guest: &mut Guest, arguments: &str) -> Outcome {
     let answer = guest.napkin(arguments);
     let says = answer.text.contains("this kernel") && answer.text.contains("Linux 6.");
@@ -121,7 +122,7 @@ fn show(guest: &mut Guest, dev: &str) -> Outcome {
     Ok(format!("{} instances", ids.len()))
 }
 
-/// A card whose queues share one interrupt, as virtio's do with too few vectors: it has one.
+/// A card whose queues share one interrupt, as virtio does with too few vectors, is shown with that one.
 fn shared_interrupt(guest: &mut Guest, dev: &str) -> Outcome {
     if dev != "eth0" || !guest.is(6, 8) {
         return Ok("not this card's".into());
@@ -143,7 +144,7 @@ fn shared_interrupt(guest: &mut Guest, dev: &str) -> Outcome {
     Ok("one for all queues".into())
 }
 
-/// A policy, and what the reader has to see of it on each instance that receives.
+/// Policies with the settings that the reader must see on each receiving instance.
 const POLICIES: [(&str, [u64; 4]); 7] = [
     ("base", [0, 0, 0, 0]),
     ("defer20", [100, 20_000, 0, 0]),
@@ -176,7 +177,7 @@ fn apply(guest: &mut Guest, dev: &str) -> Outcome {
         guest.left(dev, &before).map_err(|it| format!("{policy}: {it}"))?;
         set.push(policy);
     }
-    // What each kernel has, by its history.
+    // By the kernel version that introduced it.
     let lacks = |policy: &str| match policy {
         "suspend20" => !guest.is(6, 13),
         "threaded-busy-poll" => !guest.is(6, 19),
@@ -188,7 +189,7 @@ fn apply(guest: &mut Guest, dev: &str) -> Outcome {
     Ok(format!("{} set, {} refused", set.len(), refused.len()))
 }
 
-/// Whether these are what is set: of each instance that receives, or of the device before 6.13.
+/// Checks the settings of each receiving instance, or, before 6.13, of the device.
 fn in_force(set: &Set, values: [u64; 4]) -> Result<(), String> {
     let names = ["defer", "gro", "suspend", "threaded"];
     for (polls, instance) in &set.instances {
@@ -257,7 +258,7 @@ fn more_channels(guest: &mut Guest, dev: &str) -> Outcome {
     let before = guest.set(dev);
     guest.does(&few)?;
     let policy = guest.policy();
-    // virtio places its interrupts itself when channels change: those are not napkin's any more.
+    // virtio sets the affinity of its interrupts when channels change: napkin does not restore those.
     guest.succeeds(&format!("apply {policy} --dev {dev}"))?;
     guest.does(&ethtool(dev, all).expect("it has some"))?;
     guest.succeeds("restore")?;
@@ -283,7 +284,7 @@ fn link_down(guest: &mut Guest, dev: &str) -> Outcome {
         guest.succeeds("restore")?;
         guest.left(dev, &before).map_err(|it| format!("{apply}: {it}"))?;
     }
-    // A thread that was kept from before is nobody's special one.
+    // A thread that the kernel keeps from before must have default scheduling.
     guest.does(&format!("echo 1 > /sys/class/net/{dev}/threaded"))?;
     let threads = guest.set(dev).threads;
     guest.does(&format!("echo 0 > /sys/class/net/{dev}/threaded"))?;
@@ -315,7 +316,7 @@ fn namespace(guest: &mut Guest, dev: &str) -> Outcome {
     }
     restored?;
     guest.left(dev, &before)?;
-    // Changed at each place, there and back: napkin's own changes, all of them.
+    // Apply in both namespaces, there and back: all changes are napkin's own.
     guest.succeeds(&format!("apply {policy} --dev {dev}"))?;
     guest.does(&there)?;
     let changed = guest.does(&format!("{napkin} apply defer200 --dev {dev}"));
@@ -332,7 +333,7 @@ fn address(dev: &str) -> String {
     format!("ip addr add 10.9.{card}.1/24 dev {dev} 2> /dev/null; true")
 }
 
-/// A veth with the same number in another one's place; a card whose driver was loaded again.
+/// A veth replaced by another with the same ifindex; a card whose driver was reloaded.
 fn made_anew(guest: &mut Guest, dev: &str) -> Outcome {
     let before = guest.set(dev);
     let policy = guest.policy();
@@ -343,7 +344,7 @@ fn made_anew(guest: &mut Guest, dev: &str) -> Outcome {
     Ok("restore knows that it is another".into())
 }
 
-/// Makes a device anew.
+/// Creates a device again.
 pub(crate) fn again(guest: &mut Guest, dev: &str) -> Outcome {
     if dev == "va" {
         let index = guest.does("cat /sys/class/net/va/ifindex")?;
@@ -388,8 +389,8 @@ fn disk_full(guest: &mut Guest, dev: &str) -> Outcome {
     Ok("refused, and put back".into())
 }
 
-/// Kills an apply again and again, later each time, until one comes to its end. A build with debug assertions
-/// dies at points of its own; one without is killed at tenths of the time that it takes.
+/// Kills apply repeatedly, each time later, until one completes. A build with debug assertions dies at its fault
+/// points; one without is killed at tenths of its run time.
 fn killed(guest: &mut Guest, dev: &str) -> Outcome {
     let before = guest.set(dev);
     let (policy, napkin) = (guest.policy(), env!("CARGO_BIN_EXE_napkin"));
@@ -398,7 +399,7 @@ fn killed(guest: &mut Guest, dev: &str) -> Outcome {
     let deadly: Vec<String> = if cfg!(debug_assertions) {
         (1..400).step_by(7).map(|fault| format!("NAPKIN_FAULT={fault} {apply}")).collect()
     } else {
-        // The shorter of two: one that something held up would make these steps too long to die within.
+        // The shorter of two runs: after a delayed run the steps would be too long to hit the next one.
         let mut shorter = f64::INFINITY;
         for _ in 0..2 {
             let began = Instant::now();
@@ -447,13 +448,13 @@ fn doctor(guest: &mut Guest, dev: &str) -> Outcome {
     Ok(told.join(", "))
 }
 
-/// Whether doctor says that settings last, and whether they do. Where nothing keeps them it is the
-/// driver's choice whether it makes its instances anew, so that nothing is wrong then.
+/// Compares doctor's statement on whether settings last with what happens. If the kernel does not keep settings, it
+/// depends on the driver whether it creates its instances again, so that either outcome is right.
 fn lasting(guest: &mut Guest, dev: &str) -> Outcome {
     guest.succeeds(&format!("apply {} --dev {dev}", guest.policy()))?;
     let card = dev.trim_start_matches("eth").parse().unwrap_or(9);
     if dev == "va" {
-        // What is not split when it is sent comes past the instances.
+        // Packets that the sender has not segmented bypass the instances.
         guest.does("ip netns exec peer ethtool -K vb tso off gso off")?;
     }
     guest.does(&format!("ping -q -i 0.1 10.9.{card}.100 > /dev/null & echo $! > /run/ping.pid"))?;

@@ -1,4 +1,4 @@
-//! A disk of a guest's own, with napkin installed as its package does, and what of systemd's units is to run there.
+//! A guest's own disk, with napkin installed as by its package, and the systemd units that run there.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use napkin_testing::needs;
 
-/// Where the host has systemd, and a program that makes file systems without mounting them.
+/// The host's systemd, and its program that creates a populated file system without mounting it.
 const SYSTEMD: &str = "/lib/systemd/systemd";
 const MKE2FS: &str = "/sbin/mke2fs";
 
-/// What a machine with no screen, no users and one disk can do without, what would clean up the host's `/tmp`, and
-/// udev, where the host has it: it gives the card another name while it is up.
+/// Units masked in the guest: those that a machine without screen, users and a second disk does not need, those that
+/// would clean up the host's `/tmp`, and udev, which would rename the card while it is up.
 const MASKED: [&str; 22] = [
     "dbus.service",
     "dbus.socket",
@@ -39,7 +39,7 @@ const MASKED: [&str; 22] = [
     "timers.target",
 ];
 
-/// The agent of the tests, which needs nothing and delays nobody.
+/// The unit of the tests' agent, without dependencies.
 const AGENT: &str = "\
 [Unit]
 DefaultDependencies=no
@@ -47,12 +47,13 @@ DefaultDependencies=no
 ExecStart=/bin/bash /run/agent
 ";
 
-/// An image of a disk; it goes when this is dropped.
+/// A disk image, removed on drop.
 pub(crate) struct Disk(PathBuf);
 
 impl Disk {
-    /// One on which `napkin.service` is as it is packaged, not enabled yet, and whose card is set up by nothing that
-    /// waits for it or that it waits for. `kernel` is where the modules are.
+    /// A disk with `napkin.service` as packaged and not enabled, and a unit for the card without ordering to or from
+    /// it.
+    /// `kernel` is the directory of the kernel's modules.
     pub(crate) fn with_napkin(kernel: &Path) -> Disk {
         for file in [SYSTEMD, MKE2FS] {
             needs(Path::new(file).exists(), file);

@@ -1,4 +1,4 @@
-//! What the tests say to a guest: run napkin, and tell what the kernel has, by a reader of its own.
+//! The tests' interface to a guest: runs napkin, and reads the kernel's state by a reader of its own.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,17 +8,17 @@ use serde_json::Value;
 
 use super::vm::{Answer, Vm};
 
-/// Where napkin keeps its journal in a guest: a disk of its own, so that it can be full.
+/// The directory of napkin's journal in a guest: a file system of its own, so that tests can fill it.
 pub(crate) const STATE: &str = "/run/state";
 
-/// The cards of a guest, by their names, and what they are.
+/// The cards of a guest: names and drivers.
 pub(crate) const CARDS: [(&str, &str); 4] =
     [("eth0", "virtio_net"), ("eth2", "e1000e"), ("eth3", "igb"), ("va", "veth")];
 
-/// Python without whatever else is installed for it, which takes an emulated CPU long to find.
+/// Python without site packages, which an emulated CPU takes long to find.
 pub(crate) const READS: &str = "python3 -BIS";
 
-/// A client with eight requests under way, which are sent again when none of them was answered.
+/// A client with eight requests in flight, which it sends again when none is answered.
 const LOAD: &str = r#"
 import select, socket, time
 def run(address):
@@ -38,21 +38,21 @@ pub(crate) struct Guest {
     reader: String,
 }
 
-/// What is set on a device, without what is anew each time: ids, processes.
+/// The settings of a device, without ids and processes, which differ each time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Set {
     /// The three files of the device in sysfs.
     pub device: BTreeMap<String, Value>,
-    /// By what an instance polls, as in `rx0 tx0`: its settings.
+    /// The settings of each instance, by the queues that it polls, as in `rx0 tx0`.
     pub instances: BTreeMap<String, BTreeMap<String, u64>>,
-    /// By name: the CPUs of each interrupt.
+    /// The CPUs of each interrupt, by name.
     pub interrupts: BTreeMap<String, String>,
-    /// Threads that are real-time, or may not run on every CPU: class, priority and CPUs.
+    /// Threads with a real-time class or a restricted CPU mask: class, priority and CPUs.
     pub threads: Vec<String>,
 }
 
 impl Guest {
-    /// Boots it.
+    /// Boots a guest.
     pub(crate) fn boot(version: &str) -> Guest {
         let mut guest = Guest::of(Vm::boot(version));
         guest
@@ -62,13 +62,13 @@ impl Guest {
         guest
     }
 
-    /// One that was booted.
+    /// A guest on a machine that is up.
     pub(crate) fn of(vm: Vm) -> Guest {
         let reader = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels/reader.py");
         Guest { vm, reader: reader.display().to_string() }
     }
 
-    /// Makes `va`, with four queues and its peer in a namespace; its instances are there.
+    /// Creates `va`, a veth with four queues and NAPI instances, with its peer in a namespace.
     pub(crate) fn veth(&mut self, index: Option<u64>) {
         let index = index.map(|it| format!("index {it}")).unwrap_or_default();
         self.vm.ok(&format!(
@@ -87,7 +87,7 @@ impl Guest {
         self.vm.sh(&format!("NAPKIN_STATE={STATE} {napkin} {arguments}"))
     }
 
-    /// All that the kernel says of a device.
+    /// The kernel's complete state of a device.
     pub(crate) fn said(&mut self, dev: &str) -> Value {
         let text = self.vm.ok(&format!("{READS} {} {dev}", self.reader));
         let said: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"));
@@ -100,8 +100,7 @@ impl Guest {
         serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"))
     }
 
-    /// Asks the guest's server on a card for two seconds, eight requests at a time; gives how many
-    /// answers came.
+    /// Sends requests to the guest's server on a card for two seconds, eight at a time. Returns the number of answers.
     pub(crate) fn load(&mut self, dev: &str) -> u64 {
         let card = dev.trim_start_matches("eth");
         let load = format!("{LOAD}\nrun('10.9.{card}.1')");
@@ -111,7 +110,7 @@ impl Guest {
         text.trim().parse().unwrap_or_else(|_| panic!("{output:?}"))
     }
 
-    /// What is set on a device.
+    /// The settings of a device.
     pub(crate) fn set(&mut self, dev: &str) -> Set {
         let said = self.said(dev);
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -125,7 +124,7 @@ impl Guest {
             let settings =
                 numbers.filter_map(|(name, value)| Some((name.clone(), value.as_u64()?))).collect();
             let settings: BTreeMap<String, u64> = settings;
-            // A veth does not say what its instances poll: the order of their ids does.
+            // A veth does not report the queues of its instances: name them by the order of their ids.
             let nth = format!("{} of the device", instances.len());
             instances.insert(if polls.is_empty() { nth } else { polls.join(" ") }, settings);
         }
@@ -139,12 +138,12 @@ impl Guest {
         Set { device, instances, interrupts, threads }
     }
 
-    /// The names of the journals that are left.
+    /// The names of the remaining journals.
     pub(crate) fn journals(&mut self) -> String {
         self.vm.ok(&format!("find {STATE} -name '*.journal' -printf '%f '"))
     }
 
-    /// Says what is not as it was before, if anything.
+    /// Fails if the settings differ from `before`, or a journal is left.
     pub(crate) fn left(&mut self, dev: &str, before: &Set) -> Result<(), String> {
         let (after, journals) = (self.set(dev), self.journals());
         if after != *before {

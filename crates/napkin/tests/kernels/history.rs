@@ -1,11 +1,11 @@
-//! Random histories: what people, drivers and a full disk do between an apply and the last restore.
+//! Random histories: actions of users and drivers, and a full disk, between an apply and the last restore.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::cases::{Outcome, again};
 use super::guest::{CARDS, Guest, STATE};
 
-/// Numbers from a seed, by splitmix64.
+/// Random numbers by splitmix64.
 struct Dice(u64);
 
 impl Dice {
@@ -26,14 +26,14 @@ fn asked(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default)
 }
 
-/// Seeds, which machines take one by one, each when it has time for it.
+/// The seeds that all machines share; each takes the next one when it is free.
 pub(crate) struct Seeds {
     next: AtomicU64,
     end: u64,
 }
 
 impl Seeds {
-    /// As many as the environment asks for.
+    /// The seeds that the environment asks for.
     pub(crate) fn asked() -> Seeds {
         let first = asked("NAPKIN_SEED", 1);
         Seeds { next: first.into(), end: first + asked("NAPKIN_HISTORIES", 0) }
@@ -45,7 +45,7 @@ impl Seeds {
     }
 }
 
-/// Goes through histories until there are no more seeds.
+/// Runs histories until no seed is left.
 pub(crate) fn many(guest: &mut Guest, version: &str, seeds: &Seeds) {
     while let Some(seed) = seeds.take() {
         if let Err(what) =
@@ -57,7 +57,7 @@ pub(crate) fn many(guest: &mut Guest, version: &str, seeds: &Seeds) {
     }
 }
 
-/// One of them; what happened, and what was left, if anything was.
+/// Runs one history. Fails with its events if something is left.
 fn one(guest: &mut Guest, seed: u64) -> Outcome {
     let mut dice = Dice(seed);
     let (dev, _) = dice.of(&CARDS);
@@ -75,7 +75,7 @@ fn one(guest: &mut Guest, seed: u64) -> Outcome {
         told.push(format!("{command}\n    exit code {}: {}", answer.status, answer.text));
     }
     let placed_anew = dev == "eth0" && told.iter().any(|it| it.starts_with("ethtool"));
-    // Everybody leaves it as it was; napkin alone has not put back what it set.
+    // Undo all other changes, so that only napkin's are left to restore.
     let mut end = vec![format!("rm -f {STATE}/filled")];
     if away {
         end.push(format!("ip -n away link set {dev} netns 1; ip netns del away"));
@@ -88,23 +88,23 @@ fn one(guest: &mut Guest, seed: u64) -> Outcome {
     }
     let restored = guest.napkin("restore");
     told.push(format!("restore\n    exit code {}: {}", restored.status, restored.text));
-    // virtio places its interrupts itself when channels change. What napkin had set is gone by that,
-    // which it says; what it leaves alone is what was there at first.
+    // virtio sets the affinity of its interrupts when channels change, which overwrites napkin's. napkin reports
+    // these and leaves them alone: they are back at the driver's own values.
     let mut alone = restored.text.lines().filter(|line| line.contains("left alone"));
     if restored.status != 0 && dev == "eth0" && alone.all(|it| it.contains("irq-cpus")) {
         let forgotten = guest.napkin("restore --forget");
         told.push(format!("restore --forget\n    {}", forgotten.text));
     }
     if placed_anew {
-        // Where it has chosen the CPU that napkin had set, that was put back, to what it had chosen for
-        // fewer channels.
+        // If virtio chose the CPU that napkin had set, napkin restored virtio's choice for fewer channels: have
+        // virtio choose again.
         guest.vm.sh("ethtool -L eth0 combined 3; ethtool -L eth0 combined 4");
     }
     let left = guest.left(dev, &before);
     left.map(|()| String::new()).map_err(|what| format!("{}\n{what}", told.join("\n  ")))
 }
 
-/// A command that dies: at one of its own points, or in a build without them some time after it began.
+/// A command that is killed at one of its fault points, or, in a build without them, some time after its start.
 fn dies(point: usize, command: &str) -> String {
     match cfg!(debug_assertions) {
         true => format!("NAPKIN_FAULT={} {command}", 1 + point),
@@ -120,7 +120,7 @@ fn channels(dev: &str, count: usize) -> Option<String> {
     }
 }
 
-/// What happens next, as a command of bash.
+/// The next random event, as a shell command.
 fn event(guest: &mut Guest, dice: &mut Dice, dev: &str, away: &mut bool) -> String {
     let napkin = |away: bool| {
         let inside = if away { "ip netns exec away " } else { "" };

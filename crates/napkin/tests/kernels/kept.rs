@@ -1,20 +1,20 @@
-//! A wish that is held while its card goes through all that takes settings away.
+//! A wish that stays in force while its card goes through everything that resets settings.
 
 use super::cases::{Outcome, again, channels_of, ethtool};
 use super::guest::{Guest, STATE};
 
-/// Where the guest's wishes are.
+/// The directory of the guest's wishes.
 const ETC: &str = "/run/wishes";
 
 impl Guest {
-    /// Runs napkin on the guest's wishes; it succeeds.
+    /// Runs napkin on the guest's wishes; it must succeed.
     fn wishes(&mut self, arguments: &str) -> Outcome {
         let napkin = env!("CARGO_BIN_EXE_napkin");
         self.does(&format!("NAPKIN_STATE={STATE} NAPKIN_ETC={ETC} {napkin} {arguments}"))
     }
 
-    /// Does something to the card, and waits until its wish is in force again; gives the milliseconds
-    /// until that was seen.
+    /// Runs a command on the card, and waits until its wish is in force again. Returns the time until then, in
+    /// milliseconds.
     fn held_after(&mut self, what: &str) -> Result<u64, String> {
         let napkin = env!("CARGO_BIN_EXE_napkin");
         let list = format!("NAPKIN_STATE={STATE} NAPKIN_ETC={ETC} {napkin} keep --list");
@@ -29,12 +29,12 @@ impl Guest {
         last.parse().map_err(|_| format!("`{what}` says {text}"))
     }
 
-    /// What the keeper has said, and how its wish is.
+    /// The keeper's log, and the list with the state of its wish.
     fn told(&mut self) -> String {
         self.vm.sh("cat /run/list /run/keeper.log").text
     }
 
-    /// How often the keeper went to sleep.
+    /// The number of the keeper's voluntary context switches.
     fn sleeps(&mut self) -> Outcome {
         self.does("awk '/^voluntary_ctxt/ {print $2}' /proc/$(cat /run/keeper.pid)/status")
     }
@@ -64,14 +64,13 @@ pub(crate) fn kept(guest: &mut Guest, dev: &str) -> Outcome {
     Ok(held)
 }
 
-/// irqbalance deals all interrupts out, and goes on doing so; what is held stays, and the keeper says how
-/// often it was moved.
+/// irqbalance distributes all interrupts, again and again. The held ones stay, and the keeper logs each move.
 fn fight_irqbalance(guest: &mut Guest) -> Outcome {
     if guest.vm.sh("command -v irqbalance").status != 0 {
         return Ok("no irqbalance here".into());
     }
     let moved = "grep -c 'set again: irq-cpus' /run/keeper.log";
-    // Those that nobody holds it leaves elsewhere: they are put back here.
+    // irqbalance moves the interrupts that no wish holds as well: save them, to restore them below.
     guest.does(
         "for it in /proc/irq/*/smp_affinity_list; do echo $it $(cat $it); done > /run/affinities",
     )?;
@@ -84,7 +83,7 @@ fn fight_irqbalance(guest: &mut Guest) -> Outcome {
          cat /run/irqbalance.log; exit 1"
     ));
     let held = guest.held_after("true");
-    // Where all CPUs share a cache it deals them out once, and ends by itself.
+    // If all CPUs share a cache, irqbalance distributes once and exits by itself.
     guest.does("kill $(cat /run/irqbalance.pid) 2> /dev/null; true")?;
     guest.does(
         "while read -r it cpus; do echo $cpus > $it; done < /run/affinities 2> /dev/null; true",
@@ -126,7 +125,7 @@ fn hold(
     }
     again(guest, dev)?;
     said.push(format!("made anew {}", guest.held_after("true")?));
-    // What came of it last may still be looked at.
+    // The keeper may still be handling the last event.
     for _ in 0..5 {
         let sleeps = guest.sleeps()?;
         guest.does("sleep 3")?;

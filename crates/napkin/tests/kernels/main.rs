@@ -1,12 +1,11 @@
 //! napkin on Debian's kernels, from 6.1 to 7.3 and PREEMPT_RT, with cards that interrupt: virtio with
 //! several queues, igb, e1000e, and a veth. Each runs in a virtual machine of its own.
 //!
-//! It takes root (taps in a network namespace that goes away with them), a Debian mirror, some 600 MB in
-//! `~/.cache/napkin-vm`, and minutes. So it runs where `NAPKIN_KERNELS` says which: `7.2`, a list as in
-//! `6.1,7.3-rt`, or `all`. `NAPKIN_CASE=run,top` are some of the cases,
-//! `NAPKIN_HISTORIES=500` how many random histories each goes through, and
-//! `NAPKIN_SEED` the first of them. One of them is also booted with a disk, under systemd, and again (`reboot`),
-//! and with cards that napkin serves by vhost-user (`vhost`).
+//! It needs root (for taps, in a temporary network namespace), a Debian mirror, some 600 MB in `~/.cache/napkin-vm`,
+//! and minutes. So it runs only if `NAPKIN_KERNELS` names the kernels: `7.2`, a list as in `6.1,7.3-rt`, or `all`.
+//! `NAPKIN_CASE=run,top` selects cases, `NAPKIN_HISTORIES=500` sets the number of random histories, `NAPKIN_SEED` the
+//! first seed. One kernel is also booted from a disk, under systemd, and rebooted (`reboot`), and with cards that
+//! napkin serves by vhost-user (`vhost`).
 
 mod cases;
 mod disk;
@@ -31,7 +30,7 @@ use cases::{CASES, Outcome};
 use guest::{CARDS, Guest};
 use history::Seeds;
 
-/// A kernel that the environment names.
+/// Skips the test unless the environment names this kernel.
 fn wanted(version: &str) {
     let named = std::env::var("NAPKIN_KERNELS").unwrap_or_default();
     let named = named == "all" || named.split(',').any(|it| it == version);
@@ -44,16 +43,16 @@ fn wanted(version: &str) {
     }
 }
 
-/// A case that the environment does not leave out.
+/// Whether the environment selects this case.
 fn case_wanted(name: &str) -> bool {
     std::env::var("NAPKIN_CASE").map_or(true, |only| only.split(',').any(|it| it == name))
 }
 
-/// The cards that a machine is asked about, by their places in [`CARDS`], where two run beside each other: an emulator
-/// takes little more than one CPU. Both take about as long.
+/// The cards that each of two parallel machines tests, as indices into [`CARDS`]: an emulator uses little more than
+/// one CPU. Both halves take about the same time.
 const HALVES: [&[usize]; 2] = [&[0, 3], &[1, 2]];
 
-/// Every case on every card, then random histories.
+/// Runs every case on every card, then random histories.
 fn kernel(version: &str) {
     wanted(version);
     let begun = Instant::now();
@@ -68,15 +67,15 @@ fn kernel(version: &str) {
         machines.into_iter().map(|it| it.join()).collect()
     });
     println!("{version}: {:.0?}", begun.elapsed());
-    // What failed counts for more than a machine that could not be had.
+    // A failure takes precedence over a machine that could not be started.
     let why = ends.into_iter().filter_map(Result::err).min_by_key(|why| is_ignored(&**why));
     if let Some(why) = why {
         resume_unwind(why);
     }
 }
 
-/// One machine, which goes through histories only if nothing failed, and panics while it is there: its console is then
-/// kept.
+/// Runs the cases, and, if none failed, histories, on one machine. Panics while the machine exists, so that its
+/// console is kept.
 fn machine(version: &str, cards: &[usize], seeds: &Seeds) {
     let begun = Instant::now();
     let mut guest = Guest::boot(version);
@@ -101,7 +100,7 @@ fn machine(version: &str, cards: &[usize], seeds: &Seeds) {
                     println!("{version}: it is gone, and with it what was to come");
                     break 'cards;
                 }
-                // So that the next is not blamed for it.
+                // Clean up, so that the next case does not fail for this one.
                 guest.napkin("restore --force --forget");
             }
         }
@@ -110,8 +109,8 @@ fn machine(version: &str, cards: &[usize], seeds: &Seeds) {
     history::many(&mut guest, version, seeds);
 }
 
-/// Runs a case; in a new machine if the guest has hung, which happens to emulated ones, but not thrice
-/// at the same place. Without a new machine it has failed: what failed before it would be forgotten if it were ignored.
+/// Runs a case, and again on a new machine if the guest hung, which emulated ones do, but not three times at the same
+/// place. If no new machine starts the case has failed: ignoring it would lose the failures before it.
 fn attempt(
     guest: &mut Guest,
     version: &str,
@@ -132,7 +131,7 @@ fn attempt(
     caught(|| case(guest))
 }
 
-/// A case that panics has failed.
+/// Turns a panic of a case into a failure.
 fn caught(case: impl FnOnce() -> Outcome) -> Outcome {
     catch_unwind(AssertUnwindSafe(case)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -1,9 +1,9 @@
-//! Programs under a policy, from their start or while they run, and what suspension does to them.
+//! Programs under a policy, from their start or attached while they run, and the effect of suspension on them.
 
 use super::cases::Outcome;
 use super::guest::{Guest, READS, STATE};
 
-/// A server that is told nothing of napkin: it waits by epoll and answers.
+/// A server that knows nothing of napkin: it waits by epoll and answers.
 const SERVER: &str = r#"
 import select, signal, socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("0.0.0.0", 5000))
@@ -14,7 +14,7 @@ while True:
     for _ in e.poll(): s.sendto(*s.recvfrom(2048))
 "#;
 
-/// The same, whose epoll context gets another descriptor when it is told to.
+/// The same server, whose epoll context gets another descriptor on a signal.
 const MOVES: &str = r#"
 import os, select, signal, socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("0.0.0.0", 5000))
@@ -25,7 +25,7 @@ print(e.fileno(), flush=True)
 while True: signal.pause()
 "#;
 
-/// The same, with a descriptor beside the socket that can always be written to.
+/// The same server, with an always-writable descriptor beside the socket.
 const ALWAYS_READY: &str = r#"
 import os, select, signal, socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("0.0.0.0", 5000))
@@ -41,7 +41,7 @@ while True:
         if not asked: e.register(w, select.EPOLLOUT); asked = True
 "#;
 
-/// Waits until a file has a line, and gives it.
+/// Waits until a file has a line, and parses it.
 fn line(guest: &mut Guest, path: &str) -> Result<u64, String> {
     let said = guest.does(&format!(
         "for i in $(seq 300); do [ -s {path} ] && break; sleep 0.1; done; head -1 {path}"
@@ -49,14 +49,14 @@ fn line(guest: &mut Guest, path: &str) -> Result<u64, String> {
     said.trim().parse().map_err(|_| format!("{path}: {said}"))
 }
 
-/// Ends the napkin that was started last, and waits for its end.
+/// Ends the napkin that was started last, and waits for its exit.
 pub(crate) const END: &str = "kill -TERM $(cat /run/run.pid)
 for i in $(seq 300); do kill -0 $(cat /run/run.pid) 2> /dev/null || break; sleep 0.1; done";
 
-/// What an epoll context has under a policy of suspension.
+/// The parameters of an epoll context under a policy with suspension.
 const PREFERS: [u64; 3] = [0, 64, 1];
 
-/// Waits until an epoll context has this.
+/// Waits until an epoll context has these parameters.
 fn becomes(guest: &mut Guest, pid: u64, descriptor: u64, wanted: [u64; 3]) -> Result<(), String> {
     let mut seen = [0; 3];
     for _ in 0..100 {
@@ -93,8 +93,8 @@ pub(crate) fn run(guest: &mut Guest, dev: &str) -> Outcome {
     Ok(if known { "device and epoll" } else { "device" }.into())
 }
 
-/// Who waits for the packets of one instance is moved to where that is polled: to the CPU that its
-/// interrupt was just given, although the kernel says the old one until the next interrupt comes.
+/// A thread that waits for the packets of one instance is moved to the CPU that polls it: the CPU to which its
+/// interrupt was just moved, although the kernel reports the old one until the next interrupt.
 pub(crate) fn pin(guest: &mut Guest, dev: &str) -> Outcome {
     if dev == "va" || !guest.is(6, 13) {
         return Ok("nothing to pin beside".into());
@@ -214,7 +214,7 @@ pub(crate) fn starvation(guest: &mut Guest, dev: &str) -> Outcome {
     if answered[1] == 0 {
         return Err(format!("no answers with the guard, which says: {said}"));
     }
-    // The emulated igb interrupts under suspension, too, so that it does not always starve.
+    // The emulated igb raises interrupts under suspension as well, so that its queue does not always starve.
     if answered[0] == 0 && !said.contains("irq-suspend-timeout") {
         return Err(format!("the guard says nothing: {said}"));
     }
@@ -222,7 +222,7 @@ pub(crate) fn starvation(guest: &mut Guest, dev: &str) -> Outcome {
     Ok(format!("{} answers without the guard, {} with it", answered[0], answered[1]))
 }
 
-/// Prints how long after being armed each timer of an instance was to run out, in microseconds, by a trace's lines.
+/// Prints for each timer of an instance the time from its start to its expiry, in microseconds, from a trace.
 const TIMERS: &str = r#"
 import re, sys
 for line in sys.stdin:
@@ -230,12 +230,12 @@ for line in sys.stdin:
     if it: print(int(it[3]) // 1000 - int(it[1]) * 1000000 - int(it[2]))
 "#;
 
-/// What a card did while a load ran.
+/// Counters of a card during a load.
 #[derive(Debug)]
 struct Counted {
     answered: u64,
     interrupts: u64,
-    /// Timers that were to run out in more than 10 ms: those of a suspension, and of nothing else.
+    /// Timers of more than 10 ms, which only a suspension has.
     long_timers: u64,
 }
 
@@ -245,8 +245,8 @@ impl Counted {
     }
 }
 
-/// Counts from outside of napkin, by tracefs and /proc/interrupts, while a server runs, once its epoll
-/// context is as a policy says, if it is under one.
+/// Counts by tracefs and /proc/interrupts, independently of napkin, while a server runs, once its epoll context has
+/// the policy's parameters, if it is under one.
 fn counted(
     guest: &mut Guest,
     dev: &str,
@@ -275,7 +275,7 @@ fn counted(
     let answered = guest.load(dev);
     let last = number(guest.does(&interrupts)?)?;
     guest.does("echo 0 > /sys/kernel/tracing/events/timer/hrtimer_start/enable")?;
-    // Most lines are of other timers, which Python takes an emulated CPU long to pass over.
+    // Most lines are of other timers: grep skips them faster than Python does on an emulated CPU.
     let timers = guest.does(&format!(
         "cd /sys/kernel/tracing; grep -F function=napi_watchdog trace | \
          {READS} /run/timers.py; echo > trace"
@@ -286,8 +286,8 @@ fn counted(
     Ok(Counted { answered, interrupts: last - first, long_timers: long as u64 })
 }
 
-/// Without the guard: on an emulated CPU this server may need longer than the guard's 60 ms for what
-/// it has received at once, and is starved by then, as any that cannot keep up.
+/// Runs without the guard: on an emulated CPU this server may need longer than the guard's 60 ms for one batch of
+/// packets, and is starved by then, as any server that cannot keep up.
 pub(crate) fn suspension(guest: &mut Guest, dev: &str) -> Outcome {
     if !guest.is(6, 13) {
         return Ok("not before 6.13".into());
@@ -327,7 +327,7 @@ pub(crate) fn suspension(guest: &mut Guest, dev: &str) -> Outcome {
         .join(", "))
 }
 
-/// Has a datagram echoed by each address.
+/// Sends a datagram to each address, and waits for its echo.
 const ASKS: &str = r#"
 import socket, sys
 for address in sys.argv[1:]:
@@ -342,7 +342,7 @@ for address in sys.argv[1:]:
         else: sys.exit(f"{address} does not answer {size} bytes")
 "#;
 
-/// A VLAN of the kernel's on a TAP device, and the engine in it, over IPv4 and IPv6. No card's: once is enough.
+/// The engine in a VLAN of the kernel on a TAP device, over IPv4 and IPv6. Independent of the card: runs once.
 pub(crate) fn vlan(guest: &mut Guest, dev: &str) -> Outcome {
     if dev != "eth0" {
         return Ok("not this card's".into());
@@ -365,14 +365,14 @@ pub(crate) fn vlan(guest: &mut Guest, dev: &str) -> Outcome {
     if guest.vm.sh("[ -e /sys/class/net/nk0 ] || [ -e /sys/class/net/nk0.100 ]").status == 0 {
         return Err("an interface is left".into());
     }
-    // By neighbour discovery as by ARP.
+    // By neighbour discovery and by ARP.
     match asked.matches("lladdr 02:6e:6b:").count() {
         0 | 1 => Err(format!("both families ask for our Ethernet address: {asked}")),
         _ => Ok("IPv4 and IPv6 in VLAN 100".into()),
     }
 }
 
-/// An application on AF_XDP rings, where the kernel's thread polls without end. No card's: once is enough.
+/// An application on AF_XDP rings under threaded busy polling. Independent of the card: runs once.
 pub(crate) fn rings(guest: &mut Guest, dev: &str) -> Outcome {
     if dev != "eth0" || !guest.is(6, 19) {
         return Ok("not this card's or this kernel's".into());
@@ -392,7 +392,7 @@ pub(crate) fn rings(guest: &mut Guest, dev: &str) -> Outcome {
     let polling = row("threaded-busy-poll", guest)?;
     let ([by_interrupts, softirq, none], [by_polling, _, polls]) = (interrupts, polling);
     let told = format!("{interrupts:?}, {polling:?} (answers, polls by softirq, by the thread)");
-    // More polls than packets: the thread does not wait for them.
+    // More polls than packets: the thread polls without waiting.
     match by_interrupts > 0 && softirq > 0 && none == 0 && by_polling > 0 && polls > 2 * by_polling
     {
         true => Ok(told),

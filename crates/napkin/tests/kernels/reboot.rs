@@ -1,4 +1,4 @@
-//! A wish that is in force after a reboot: napkin installed as its package does, under systemd.
+//! A wish that is in force after a reboot, with napkin installed as by its package, under systemd.
 
 use super::cases::Outcome;
 use super::disk::Disk;
@@ -11,7 +11,7 @@ use napkin_testing::{needs, test};
 const DEV: &str = "eth0";
 
 impl Guest {
-    /// Waits until the card is up and the keeper, that of this boot, has looked at its wishes.
+    /// Waits until the card is up and this boot's keeper has read its wishes.
     fn settled(&mut self) -> Outcome {
         self.does(
             "for try in $(seq 1200); do \
@@ -29,7 +29,7 @@ impl Guest {
         )
     }
 
-    /// Another boot; gives what it is told apart by.
+    /// Reboots, and returns the new boot id.
     fn again(&mut self) -> Outcome {
         let boot = "cat /proc/sys/kernel/random/boot_id";
         let before = self.does(boot)?;
@@ -40,7 +40,7 @@ impl Guest {
     }
 }
 
-/// Held, held after a reboot, taken back, and not there after another one.
+/// The wish is held, held after a reboot, then removed, and absent after another reboot.
 fn over_reboots(guest: &mut Guest) -> Outcome {
     guest.does("systemctl enable --now napkin")?;
     guest.settled()?;
@@ -51,7 +51,7 @@ fn over_reboots(guest: &mut Guest) -> Outcome {
     let wished = guest.set(DEV);
     assert_ne!(wished, defaults);
 
-    // Nobody says anything to napkin that would change something.
+    // No command to napkin in between: the boot alone must put the wish in force.
     guest.again()?;
     guest.held()?;
     assert_eq!(guest.set(DEV), wished);

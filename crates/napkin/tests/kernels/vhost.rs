@@ -1,5 +1,5 @@
-//! A guest whose cards are napkin, by vhost-user: it pings, fetches a file, and does so again after
-//! napkin was killed and started anew.
+//! A guest whose cards are served by napkin over vhost-user: it pings, fetches a file, and does both again after
+//! napkin was killed and restarted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use super::guest::Guest;
 use super::vm::{Cards, VhostUser, Vm};
 use super::{attempt, case_wanted, wanted};
 
-/// Bytes of the file.
+/// Length of the file, in bytes.
 const LENGTH: usize = 100 << 20;
 
-/// A card of the guest's, and who serves it.
+/// A card of the guest, and the napkin that serves it.
 struct Card {
-    /// Its number: ethN, 10.9.1N.0/24.
+    /// The number N of ethN and 10.9.1N.0/24.
     number: usize,
     packed: bool,
     place: PathBuf,
@@ -31,7 +31,7 @@ impl Card {
         self.place.join(format!("card{}", self.number))
     }
 
-    /// What is served; each backend locks its own.
+    /// The file that is served; each backend locks its own.
     fn file(&self) -> PathBuf {
         self.place.join(format!("file{}", self.number))
     }
@@ -59,13 +59,13 @@ impl Card {
 
     fn kill(&mut self) {
         if let Some(mut napkin) = self.napkin.take() {
-            // SIGKILL: nothing is said to the guest.
+            // SIGKILL: the guest is not notified.
             let _ = napkin.kill();
             let _ = napkin.wait();
         }
     }
 
-    /// What the guest sees of it.
+    /// Pings the card's backend and fetches its file. Returns the checksum.
     fn is_there(&self, guest: &mut Guest) -> Outcome {
         let peer = format!("10.9.1{}.1", self.number);
         guest.does(&format!("ping -c 3 -i 0.2 -w 30 {peer}"))?;
@@ -79,7 +79,7 @@ impl Drop for Card {
     }
 }
 
-/// A folder, gone at the end with all that is in it.
+/// A directory, removed on drop.
 struct Place(PathBuf);
 
 impl Drop for Place {
@@ -88,7 +88,7 @@ impl Drop for Place {
     }
 }
 
-/// Bytes that differ from place to place.
+/// Writes pseudorandom bytes.
 fn write(file: &Path) {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let bytes: Vec<u8> = (0..LENGTH / 8)

@@ -1,11 +1,11 @@
-//! A virtual machine with one of Debian's kernels and four network cards: eth0 and eth1 are virtio with
-//! four queue pairs, of which eth1's share one interrupt, eth2 is an e1000e, eth3 an igb.
+//! A virtual machine with a Debian kernel and four network cards: eth0 and eth1 are virtio with four queue pairs each
+//! (those of eth1 share one interrupt), eth2 is an e1000e, eth3 an igb.
 //!
-//! Its disk is the host's own root, read only, so that it runs what was built here and what is installed
-//! here; only its kernel is its own. With a disk ([`Disk`]) it may write: that lies over the host's root,
-//! systemd is the first process, and the machine can be booted again with all that it wrote. The peers of
-//! its cards are in a network namespace that goes away with this process, as the machine does. It is
-//! emulated, without the host's help: counts, states and orders mean something in it, times do not.
+//! Its root file system is the host's, read only, so that it runs the programs built and installed here; only the
+//! kernel is its own. With a disk ([`Disk`]), which is overlaid on the host's root, it can write; systemd is then the
+//! first process, and a reboot keeps what was written. The peers of the cards are in a network namespace that ends
+//! with this process, as does the machine. It is emulated without KVM: counts, states and orders are meaningful, times
+//! are not.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,61 +22,61 @@ use napkin_testing::{ignore, needs};
 
 use super::disk::Disk;
 
-/// Longer than a boot takes on a busy machine, and than any command of a case.
+/// Timeout of a boot and of a command: longer than either takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// The same with systemd, which reads hundreds of files over the host's root; and than it takes to go down.
+/// Timeout of a boot and of a shutdown with systemd, which reads hundreds of files from the host's root.
 const PATIENCE_WITH_SYSTEMD: Duration = Duration::from_secs(480);
-/// Longer than a command takes that gives a card its address.
+/// Timeout of the commands that set the addresses of the cards.
 const PATIENCE_AT_BOOT: Duration = Duration::from_secs(60);
-/// Emulated machines hang now and then, before napkin ran in them: so many are started.
+/// Attempts to boot: emulated machines hang now and then, even before napkin runs.
 const BOOTS: usize = 3;
 /// Queue pairs of a virtio card, and CPUs.
 const QUEUES: u32 = 4;
 const CPUS: u32 = 4;
 
-/// A running one. It ends when this is dropped.
+/// A running machine, ended on drop.
 pub(crate) struct Vm {
     machine: Machine,
     port: BufReader<UnixStream>,
-    /// The other end of its cards, at 10.9.N.100 for ethN.
+    /// The namespace of the cards' peers: 10.9.N.100 for ethN.
     pub peers: Namespace,
     kernel: PathBuf,
     disk: Option<Disk>,
     cards: Cards,
     /// As `uname -r` prints it.
     pub release: String,
-    /// It has left a command without an answer, and gets no more of them.
+    /// Whether a command had no answer; no further commands are sent then.
     pub hung: bool,
 }
 
-/// Its network cards.
+/// The network cards of a machine.
 #[derive(Debug, Clone)]
 pub(crate) enum Cards {
     /// The four of the module's header.
     Four,
-    /// Virtio cards, eth0 and on, whose rings vhost-user backends at these sockets serve.
+    /// Virtio cards, from eth0 on, served by the vhost-user backends at these sockets.
     VhostUser(Vec<VhostUser>),
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct VhostUser {
     pub socket: PathBuf,
-    /// Packed rings, where the guest takes them; else split ones.
+    /// Whether packed rings are offered; split ones otherwise.
     pub packed: bool,
 }
 
-/// The emulator and its files; both go when this is dropped, the files only if all went well.
+/// The emulator and its files. Ended on drop; the files are removed then unless the thread panics.
 struct Machine {
     qemu: Child,
     place: PathBuf,
 }
 
-/// What a command in the guest came to.
+/// The result of a command in the guest.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// Its exit status, as a shell has it.
+    /// Its exit status, as in a shell.
     pub status: i32,
-    /// What it printed, errors as well.
+    /// Its output, with standard error.
     pub text: String,
 }
 
@@ -85,7 +85,7 @@ fn cache() -> PathBuf {
     std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("napkin-vm")
 }
 
-/// Runs a program to its end and gives what it printed.
+/// Runs a program, which must succeed, and returns its output.
 fn run(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().expect("it can be started");
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -94,17 +94,17 @@ fn run(command: &mut Command) -> String {
 }
 
 impl Vm {
-    /// Boots a kernel by what Debian calls its version, as in `7.3-rt`, and sets its cards up.
+    /// Boots a kernel by Debian's version, as in `7.3-rt`, and sets up its cards.
     pub(crate) fn boot(version: &str) -> Vm {
         Vm::of(version, None, &Cards::Four)
     }
 
-    /// The same with other cards, which have no addresses yet.
+    /// As [`Vm::boot`], with other cards, which have no addresses yet.
     pub(crate) fn boot_with(version: &str, cards: &Cards) -> Vm {
         Vm::of(version, None, cards)
     }
 
-    /// The same with a disk, whose units set up what is to be.
+    /// As [`Vm::boot`], with a disk, whose units do the set-up.
     pub(crate) fn boot_from(version: &str, disk: fn(&Path) -> Disk) -> Vm {
         Vm::of(version, Some(disk), &Cards::Four)
     }
@@ -129,7 +129,7 @@ impl Vm {
         ignore(format_args!("needs an emulator that boots {version}: {hung}"))
     }
 
-    /// Starts one. It fails if it does not answer before its cards are up.
+    /// Starts a machine. Fails if it hangs before its cards are up.
     fn start(
         version: &str,
         here: &Path,
@@ -138,7 +138,7 @@ impl Vm {
         disk: Option<Disk>,
         cards: &Cards,
     ) -> Result<Vm, String> {
-        // One of its own for each: what a machine that hung has said there is not this one's.
+        // A directory for each attempt: the console of a machine that hung must not be read as this one's.
         static STARTED: AtomicUsize = AtomicUsize::new(1);
         let nth = STARTED.fetch_add(1, Ordering::Relaxed);
         let name = format!("napkin-vm-{}-{nth}-{version}", std::process::id());
@@ -167,8 +167,8 @@ impl Vm {
             return Ok(vm);
         }
         vm.patience(PATIENCE_AT_BOOT);
-        // All cards are on one bridge: only that whose address it is says where an address is, or another
-        // card's instances would get the traffic.
+        // All cards are on one bridge: only the card that has an address may answer ARP for it, or another card's
+        // instances would get the traffic.
         let conf = "/proc/sys/net/ipv4/conf/all";
         let arp = format!("echo 1 > {conf}/arp_ignore; echo 2 > {conf}/arp_announce");
         let mut commands = vec!["uname -r".to_owned(), arp];
@@ -186,9 +186,9 @@ impl Vm {
         Ok(vm)
     }
 
-    /// Has systemd end this boot as it does, and boots the same disk again.
+    /// Shuts the machine down by systemd, and boots from the same disk again.
     pub(crate) fn reboot(&mut self) -> Result<(), String> {
-        // Whether it still answers does not matter.
+        // The machine may end before it answers.
         let _ = self.ask("systemctl reboot --no-block");
         let begun = Instant::now();
         while self.machine.qemu.try_wait().expect("a child").is_none() {
@@ -200,7 +200,7 @@ impl Vm {
             thread::sleep(Duration::from_millis(100));
         }
         let (place, kernel) = (&self.machine.place, &self.kernel);
-        // So that it is not taken for the next boot's; the emulator has removed its sockets.
+        // Must not be read as the next boot's console. The emulator has removed its sockets itself.
         fs::remove_file(place.join("console")).expect("it was there");
         let (disk, cards) = (self.disk.as_ref(), &self.cards);
         self.machine.qemu = self.peers.run(|| start(kernel, place, disk, cards)).expect("a thread");
@@ -215,7 +215,7 @@ impl Vm {
         Ok(())
     }
 
-    /// The last that was said there.
+    /// The last 30 lines of the console.
     fn console(&self) -> String {
         let console = fs::read(self.machine.place.join("console")).unwrap_or_default();
         let console = String::from_utf8_lossy(&console).into_owned();
@@ -223,13 +223,14 @@ impl Vm {
         lines.into_iter().rev().collect::<Vec<&str>>().join("\n")
     }
 
-    /// How long it may be silent after a command.
+    /// Sets the timeout of a command's answer.
     fn patience(&mut self, patience: Duration) {
         self.port.get_ref().set_read_timeout(Some(patience)).expect("a timeout");
     }
 
-    /// Runs a command of bash in the guest. What it starts in the background goes on. A guest that does
-    /// not answer has hung: it says so, and answers nothing from then on.
+    /// Runs a bash command in the guest; its background jobs go on. If the guest does not answer it has hung: the
+    /// answer
+    /// says so, and no further commands are sent.
     pub(crate) fn sh(&mut self, command: &str) -> Answer {
         if !self.hung {
             match self.ask(command) {
@@ -256,7 +257,7 @@ impl Vm {
         Ok(Answer { status: status.parse().expect("a status"), text })
     }
 
-    /// Runs a command that succeeds; gives what it printed.
+    /// Runs a command, which must succeed, and returns its output.
     pub(crate) fn ok(&mut self, command: &str) -> String {
         let answer = self.sh(command);
         assert_eq!(answer.status, 0, "{command}: {}", answer.text);
@@ -274,7 +275,7 @@ impl Drop for Machine {
     }
 }
 
-/// A bridge with a tap for each card, in the calling thread's network namespace.
+/// Creates a bridge with a tap for each card, in the calling thread's network namespace.
 fn wire() {
     let ip = |arguments: String| run(Command::new("ip").args(arguments.split(' ')));
     ip("link add br0 type bridge".into());
@@ -287,7 +288,7 @@ fn wire() {
     ip("link set br0 up".into());
 }
 
-/// A file system in memory from which the guest mounts the host's root, and its disk over it if it has one.
+/// Writes the initrd, which mounts the host's root, with the disk overlaid if there is one.
 fn initrd(here: &Path, kernel: &Path, release: &str, place: &Path, disk: bool) {
     let host = cache().join("host");
     let root = place.join("initrd");
@@ -354,7 +355,7 @@ fn start(kernel: &Path, place: &Path, disk: Option<&Disk>, cards: &Cards) -> Chi
         .arg(host.join("usr/share/qemu"))
         .arg("-L")
         .arg(host.join("usr/share/seabios"))
-        // Shared memory, for whoever serves a card's rings from outside.
+        // Shared memory, for vhost-user backends.
         .args([
             "-object",
             "memory-backend-memfd,id=m,size=1G,share=on",
@@ -398,7 +399,7 @@ fn four_cards(command: &mut Command) {
         let queues = if virtio { format!(",queues={QUEUES}") } else { String::new() };
         let vectors = match card {
             0 => format!(",mq=on,vectors={}", 2 * QUEUES + 2),
-            // Too few for a queue each: all share one.
+            // Too few vectors for one per queue: all queues share one.
             1 => ",mq=on,vectors=2".to_owned(),
             _ => String::new(),
         };
@@ -426,7 +427,7 @@ fn vhost_user_cards(command: &mut Command, cards: &[VhostUser]) {
     }
 }
 
-/// The port of the agent, once it listens.
+/// Connects to the agent's port, once it listens.
 fn connect(place: &Path, qemu: u32, patience: Duration) -> Result<BufReader<UnixStream>, String> {
     let console = place.join("console");
     let begun = Instant::now();

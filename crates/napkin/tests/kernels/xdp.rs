@@ -1,11 +1,10 @@
-//! napkin on a card's own queues, by AF_XDP: the card writes into its memory where the driver has that, and the kernel
-//! copies elsewhere.
+//! napkin on a card's own queues, by AF_XDP: zero copy if the driver supports it, else copy mode.
 
 use super::cases::{Outcome, channels_of};
 use super::guest::{Guest, STATE};
 use super::programs::END;
 
-/// It serves a port and leaves all else to the kernel, and nothing of it is left at the end.
+/// Serves a port by AF_XDP, with all other traffic left to the kernel. Nothing is left at the end.
 pub(crate) fn xdp(guest: &mut Guest, dev: &str) -> Outcome {
     if dev == "va" {
         return Ok("not this card's".into());

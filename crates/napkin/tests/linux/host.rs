@@ -1,4 +1,4 @@
-//! Nothing outside of the devices and programs that were named is touched.
+//! Checks that nothing outside of the named devices and programs is changed.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use super::{
     Ends, SUSPEND20, child_under, command, done, journals, lab, memcached, settings, unusual,
 };
 
-/// Every setting that napkin could change and that is outside of the test's namespace: all
-/// instances, the devices' files, the affinity of all interrupts.
+/// Every setting outside of the test's namespace that napkin could change: those of all instances, the devices' files,
+/// the affinity of all interrupts.
 fn host() -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut netdev = Netdev::open().expect("netdev");
@@ -20,7 +20,7 @@ fn host() -> BTreeMap<String, String> {
         all.insert(format!("napi {}", napi.id), format!("{napi:?}"));
     }
     let mut read = |path: std::path::PathBuf| {
-        // What cannot be read, or went meanwhile, cannot be compared.
+        // Files that cannot be read, or are gone by now, are not compared.
         if let Ok(value) = std::fs::read_to_string(&path) {
             all.insert(path.display().to_string(), value);
         }
@@ -83,7 +83,7 @@ fn nothing_else_on_the_host_is_touched() {
     let now = host();
     assert!(!outside.is_empty());
     for (what, before) in &outside {
-        // Other tests make and remove devices of their own.
+        // Other tests create and remove devices meanwhile.
         if let Some(now) = now.get(what) {
             assert_eq!(now, before, "{what}");
         }

@@ -1,5 +1,5 @@
-//! The kernel's side end to end, as a user has it: servers and devices under the real binary, killed
-//! and crossed, and everything as it was at the end, here and elsewhere on the host.
+//! End-to-end tests of the linux world: servers and devices under the real binary, which is killed, and run twice at
+//! once. At the end everything is as before, here and elsewhere on the host.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -21,8 +21,9 @@ use serde_json::Value;
 const SUSPEND20: Params =
     Params { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
 
-/// Runs a test in a fresh namespace with two devices of two queues each: `va`, which is named to
-/// napkin, and `vc`, which never is.
+/// Runs a test in a fresh namespace with two devices of two queues each: `va`, which is named to napkin, and `vc`,
+/// which
+/// must stay untouched.
 fn lab(test: impl FnOnce() + Send) {
     let inside = || {
         pair("va", "vb");
@@ -55,7 +56,7 @@ fn napkin(home: &Place, args: &str) -> Output {
     command(home, args).output().expect("the binary runs")
 }
 
-/// What was said, of a command that must succeed.
+/// Runs a command that must succeed, and returns its output.
 fn done(home: &Place, args: &str) -> String {
     let output = napkin(home, args);
     let said = text(&output.stdout) + &text(&output.stderr);
@@ -75,7 +76,7 @@ fn settings(ifname: &str) -> String {
     format!("{device:#?}")
 }
 
-/// Settings that no policy has, so that putting back cannot be mistaken for switching off.
+/// Sets values that no policy has, so that restoring them differs from switching everything off.
 fn unusual() -> String {
     let mut netdev = Netdev::open().expect("netdev");
     for (queue, setting, value) in [
@@ -96,7 +97,7 @@ fn journals(home: &Place) -> usize {
     files.filter(|it| it.path().extension().is_some_and(|it| it == "journal")).count()
 }
 
-/// A process that is ended with the test, whosever child it is by then.
+/// A process that is ended with the test, also if it is not the test's own child.
 struct Ends(i32);
 
 impl Ends {
@@ -116,7 +117,7 @@ fn id(child: &Child) -> i32 {
     i32::try_from(child.id()).expect("an id")
 }
 
-/// The parameters of a process's epoll contexts, read from outside, in the order of descriptors.
+/// The parameters of a process's epoll contexts, read from this process, in the order of descriptors.
 fn epolls(pid: i32) -> Vec<Params> {
     let Ok(process) = Process::open(pid) else { return Vec::new() };
     let Ok(found) = process.descriptors(usize::MAX) else { return Vec::new() };
@@ -124,7 +125,7 @@ fn epolls(pid: i32) -> Vec<Params> {
     found.epolls().filter_map(take).collect()
 }
 
-/// memcached's arguments for a port that nobody listens on; somebody may take it before it is used.
+/// memcached's arguments with a free port, which another program may take before it is used.
 fn memcached() -> String {
     needs_program("memcached");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
@@ -132,7 +133,7 @@ fn memcached() -> String {
     format!("memcached -u root -l 127.0.0.1 -U 0 -t 2 -p {port}")
 }
 
-/// Its contexts, once it has all: the main thread's and one for each of its two others.
+/// memcached's contexts, once it has all: the main thread's and one for each of its two workers.
 fn serving(pid: i32) -> Vec<Params> {
     within("three contexts", || Some(epolls(pid)).filter(|all| all.len() == 3))
 }
@@ -143,7 +144,7 @@ fn start(program: &str) -> Child {
     command.args(words).stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts")
 }
 
-/// The only child of a napkin, once its contexts are as a policy says.
+/// The only child of a napkin, once its contexts have the policy's parameters.
 fn child_under(napkin: &Child, params: Params) -> i32 {
     let napkin = Process::open(id(napkin)).expect("it runs");
     within("the program, set", || {
@@ -173,7 +174,7 @@ fn once_is_put_back_by_restore() {
         assert_eq!(said.matches(": put back: epoll").count(), 3, "{said}");
         assert_eq!((serving(ends.0), journals(&home)), (before, 0));
 
-        // What it tells of has ended: there is nothing to be put back, and that is no failure.
+        // The process in the journal has ended: nothing to restore is not a failure.
         done(&home, &format!("attach {} --policy suspend20 --once -q", ends.0));
         ends.now(Signal::TERM);
         server.wait().expect("it ends");
@@ -217,7 +218,7 @@ fn run_killed_in_the_middle_leaves_what_restore_puts_back() {
         child.kill().expect("it runs");
         child.wait().expect("it ends");
 
-        // The program lives and serves; device and program are as they were set.
+        // The program still serves; device and program are still set.
         assert_eq!(epolls(program.0), [SUSPEND20; 3]);
         assert_eq!(napkin(&home, "diff suspend20 --dev va").status.code(), Some(0));
         assert_eq!(napkin(&home, "diff --dev va").status.code(), Some(1));
@@ -281,7 +282,7 @@ fn whoever_comes_second_is_told_who_holds_device_and_program() {
             );
             assert_eq!((settings("va"), epolls(program.0)), (held.clone(), vec![SUSPEND20; 3]));
         }
-        // Another device is nobody's.
+        // Another device is not locked.
         assert!(napkin(&home, "run --policy defer20 --dev vc -- true").status.success());
         kill_process(Pid::from_child(&first), Signal::TERM).expect("it runs");
         first.wait().expect("it ends");
@@ -330,7 +331,7 @@ fn a_device_that_goes_or_is_down_at_the_end_does_not_hide_how_the_program_ended(
     });
 }
 
-/// The exit code of a command that is refused: of `run` it must not be taken for its program's.
+/// The exit code of a refused command; that of `run` must differ from its program's.
 fn refused(args: &str) -> i32 {
     if args.starts_with("run ") { 125 } else { 1 }
 }
@@ -374,7 +375,7 @@ fn a_busy_poll_that_keeps_its_napi_id_is_refused_by_whoever_would_set_it() {
             );
         }
         sleeper.kill().and_then(|()| sleeper.wait()).expect("ended");
-        // A comparison goes on with its other policies.
+        // The bench does not fail: the policy's row says why it was not measured.
         let said = done(&home, &format!("bench udp-sink --world linux --policy {policy} --quiet"));
         let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
@@ -390,8 +391,8 @@ fn without_a_right_and_a_directory_the_right_is_named() {
     lab(|| {
         let home = Place::new("linux-rights");
         let before = settings("va");
-        // A copy where everybody may execute it, made by another process: what other tests fork
-        // meanwhile would have ours open for writing, and what is open so cannot be executed.
+        // A copy that every user may execute, made by `cp`: a process that another test forks meanwhile would inherit
+        // our descriptor that writes it, and exec would fail with ETXTBSY.
         let binary = home.0.join("napkin");
         let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_napkin")).arg(&binary).status();
         assert!(copied.expect("cp runs").success());
@@ -421,7 +422,7 @@ fn what_is_asked_for_as_json_is_json() {
             ("apply suspend20 --dev va --json", &[0]),
             ("diff --dev va --json", &[1]),
             ("diff suspend20 --dev va --json", &[0]),
-            // Nobody asks for the suspension: advice, or a fault of this host.
+            // No program uses the suspension: advice, or a fault of this host.
             ("doctor --dev va --for 20ms --json", &[0, 1]),
             ("top --batch --json -n 1 --interval 100ms", &[0]),
             ("restore --dry-run --json", &[0]),

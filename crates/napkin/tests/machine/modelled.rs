@@ -1,17 +1,17 @@
-//! Bench, profiles, reproductions and the swarm in the modelled world alone: whose the system is makes no difference.
+//! Bench, profiles, reproductions and the swarm in the modelled world alone, which do not depend on the host.
 
 use serde_json::Value;
 
 use super::common::{Place, napkin, text};
 
-/// A short run that any machine gets through.
+/// Options of a run that is short on any machine.
 const SHORT: [&str; 6] = ["--virtual", "50ms", "--warm-up", "10ms", "--seeds", "2"];
 
 fn bench(args: &[&str]) -> std::process::Output {
     napkin(["bench"].into_iter().chain(args.iter().copied()).chain(SHORT).chain(["--quiet"]))
 }
 
-/// What a command that makes no sense says.
+/// The error of a command that is refused with exit code 2.
 fn refused(args: &[&str]) -> String {
     let output = napkin(args.iter().copied());
     let said = text(&output.stderr);
@@ -28,7 +28,7 @@ fn json(path: &std::path::Path) -> Value {
 fn a_timeline_that_cannot_be_written_costs_no_table() {
     let args = ["bench", "udp-sink", "--world", "machine", "--policy", "base", "--load", "1000"];
     let output = napkin(args.into_iter().chain(SHORT).chain(["--quiet", "--trace", "/dev/full"]));
-    // Where a device has the timeline, words go to standard error.
+    // If the timeline goes to a device, text goes to standard error.
     let error = text(&output.stderr);
     assert!(error.lines().any(|line| line.starts_with("base")), "{error}");
     assert!(error.contains("/dev/full: No space"), "{error}");
@@ -58,7 +58,7 @@ fn every_workload_runs_in_the_machine_and_leaves_the_other_worlds_json() {
         for row in report["rows"].as_array().expect("rows") {
             let policy = &row["policy"];
             assert!(row["achieved_per_s"].as_f64() > Some(0.0), "{workload} {policy}");
-            // A window as short as this has no p99 where it has less than a thousand answers.
+            // A window this short has no p99 if it has fewer than 1000 answers.
             assert!(row["latency_ns"]["mean"].as_f64() > Some(0.0), "{workload} {policy}");
             let parts = ["work", "poll", "waiting", "asleep"];
             let sum: f64 = parts.iter().filter_map(|part| row["cpu"][part].as_f64()).sum();
@@ -322,7 +322,7 @@ fn options_of_one_world_are_refused_in_the_other() {
     says(&["bench", "tcp-rr", "--world", "engine,engine"], "--world has engine twice");
     says(&["bench", "tcp-rr", "--world", "engine,linux"], "runs in machine and engine only");
     says(&["bench", "--world", "engine,machine"], "name a workload");
-    // Nothing runs in the engine for it.
+    // Refused before anything runs in the engine.
     let range = ["bench", "tcp-rr", "--world", "engine,machine", "--set", "tcp-rr.threads=1"];
     says(&range, "outside of its range");
 }

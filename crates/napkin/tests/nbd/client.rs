@@ -11,7 +11,7 @@ pub(super) const WRITE_ZEROES: u16 = 6;
 pub(super) const FUA: u16 = 1;
 pub(super) const NO_HOLE: u16 = 2;
 
-/// A client's connection, with simple replies.
+/// A connection that uses simple replies.
 pub(super) struct Client(pub(super) TcpStream);
 
 impl Client {
@@ -27,7 +27,7 @@ impl Client {
         taken
     }
 
-    /// A request's reply, without an error.
+    /// Sends a request, whose reply must be without an error.
     #[track_caller]
     pub(super) fn ask(
         &mut self,

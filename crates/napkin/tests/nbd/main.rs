@@ -1,4 +1,4 @@
-//! `napkin serve nbd` on a TAP device, spoken to by clients that know nothing of napkin.
+//! `napkin serve nbd` on a TAP device, with clients that know nothing of napkin.
 
 mod client;
 #[path = "../common/mod.rs"]
@@ -18,20 +18,20 @@ use napkin_os::rights::Right;
 use napkin_testing::{needs, needs_program, test};
 use rustix::process::Signal;
 
-/// A server, and where it is.
+/// A server and its address.
 struct Server {
     served: Served,
     at: SocketAddr,
     place: Place,
 }
 
-/// What a server on a TAP device takes.
+/// Skips the test unless a server on a TAP device is possible.
 fn needs_a_device() {
     needs_rights(&[Right::NetAdmin]);
     needs(std::fs::exists("/dev/net/tun").is_ok_and(|it| it), "/dev/net/tun");
 }
 
-/// Starts one on a file of 64 MiB, or with `--size` in memory; `n` tells those of this process apart.
+/// Starts a server on a file of 64 MiB, or with `--size` in memory; `n` is unique in this process.
 fn serve(n: u8, policy: &str, more: &[&str]) -> Server {
     needs_a_device();
     let place = Place::new(&format!("nbd{n}"));
@@ -71,7 +71,7 @@ impl Server {
         format!("nbd://{}", self.at)
     }
 
-    /// Connects, and is past the handshake.
+    /// Connects and completes the handshake.
     fn connect(&self) -> Client {
         let stream = TcpStream::connect_timeout(&self.at, LONG).expect("it answers");
         stream.set_read_timeout(Some(LONG)).expect("a timeout");
@@ -85,13 +85,13 @@ impl Server {
     }
 }
 
-/// Bytes that differ from place to place.
+/// Pseudorandom bytes.
 fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mix = |place: u64| (place ^ seed.wrapping_mul(0x9e37_79b9)).wrapping_mul(0x2545_f491_4f6c);
     (0..length as u64).map(|place| (mix(place) >> 24) as u8).collect()
 }
 
-/// Runs a program, and returns what it says.
+/// Runs a program, which must succeed, and returns its output.
 #[track_caller]
 fn run(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().expect("it is installed");
@@ -142,7 +142,7 @@ fn nbdcopy_copies_both_ways_under_every_kind_of_policy() {
         let (there, back) = (path("there"), path("back"));
         std::fs::write(&there, &bytes).expect("a file");
         run("nbdcopy", &["--flush", &there, &server.uri()]);
-        // Of the requests' sizes that differ from the pieces'.
+        // Request sizes that differ from the sizes of the server's pieces.
         for size in ["32768", "1048576", "33554432"] {
             let uri = server.uri();
             run("nbdcopy", &["--request-size", size, "--no-extents", &uri, &back]);
@@ -177,7 +177,7 @@ fn fio_verifies_what_it_has_written() {
                 "--verify=crc32c",
                 "--verify_fatal=1",
                 "--fsync=50",
-                // Or it leaves a file of that name where it was started.
+                // Otherwise fio leaves a state file in the current directory.
                 "--verify_state_save=0",
             ],
         );
@@ -194,7 +194,7 @@ fn what_was_flushed_survives_a_kill() {
         client.write(0, 1_001, &flushed);
         client.ask(FLUSH, 0, 0, 0, b"");
         client.write(FUA, 40_000_000, &forced);
-        // And in the middle of another write.
+        // Kill the server in the middle of another write.
         client.send(&request(WRITE, 0, 50_000_000, 1_000_000));
         client.send(&[1; 500_000]);
         server.served.signal(Signal::KILL);
@@ -226,8 +226,8 @@ impl Drop for Loop {
     }
 }
 
-/// What lies in the loop device's file is what a loss of power would leave: what was written to the device
-/// and not flushed is in the kernel's memory.
+/// The file of the loop device has what a loss of power would leave: data written to the device and not flushed is in
+/// the page cache.
 #[test]
 fn what_was_flushed_to_a_block_device_would_survive_the_loss_of_power() {
     needs_program("nbdinfo");
@@ -247,7 +247,7 @@ fn what_was_flushed_to_a_block_device_would_survive_the_loss_of_power() {
     let server = Server { served, at, place };
     let mut client = server.connect();
     let (written, forced) = (pattern(1, 300_000), pattern(2, 300_000));
-    // Unless the kernel wrote it down just then, of its own accord.
+    // Several tries, as the kernel may write back at any time by itself.
     let waits = (0..10).any(|round| {
         client.write(0, round << 20, &written);
         let waits = !lies(round << 20, &written);
@@ -294,18 +294,18 @@ fn who_reads_nothing_dribbles_or_dies_harms_nobody_else() {
     let mut server = serve(11, "base", &[]);
     let mut other = server.connect();
     other.write(0, 0, &pattern(5, 100_000));
-    // One that asks for ever and never reads: it ends up waiting.
+    // A client that sends requests and never reads: it is blocked.
     let mut greedy = server.connect();
     greedy.0.set_write_timeout(Some(Duration::from_millis(200))).expect("a timeout");
     let ask = request(READ, 0, 0, 32 << 20).repeat(1_000);
     while greedy.0.write_all(&ask).is_ok() {}
-    // One whose every byte is a segment.
+    // A client that sends each byte in a segment of its own.
     let mut slow = server.connect();
     for byte in [&request(WRITE, FUA, 200_000, 50)[..], &[9; 50]].concat() {
         slow.send(&[byte]);
     }
     assert_eq!(slow.take(16)[..8], *b"\x67\x44\x66\x98\0\0\0\0");
-    // Ones that go in the middle of a header, of a payload, and of an answer.
+    // Clients that close in the middle of a header, of a payload, and of an answer.
     server.connect().send(&request(WRITE, 0, 0, 10)[..20]);
     let mut gone = server.connect();
     gone.send(&[&request(WRITE, 0, 300_000, 10_000_000)[..], &[1; 5_000]].concat());
@@ -314,7 +314,7 @@ fn who_reads_nothing_dribbles_or_dies_harms_nobody_else() {
     deaf.send(&request(READ, 0, 0, 32 << 20));
     deaf.take(1_000);
     drop(deaf);
-    // One that is no client.
+    // A client of another protocol.
     let mut stranger = server.connect();
     stranger.send(b"GET / HTTP/1.1\r\n\r\n");
     assert_eq!(stranger.0.read(&mut [0; 9]).expect("its end"), 0);
@@ -334,7 +334,7 @@ fn who_reads_nothing_dribbles_or_dies_harms_nobody_else() {
 fn a_block_device_has_its_own_size_and_takes_zeroes_and_trims_anywhere() {
     needs_a_device();
     let place = Place::new("nbd-block");
-    // Sectors, and no whole page at the end.
+    // A multiple of the sector size, with an incomplete page at the end.
     let size = (8u64 << 20) + 512;
     std::fs::File::create(place.socket("below")).expect("a file").set_len(size).expect("a size");
     let device = Loop::on(&place.socket("below"));
@@ -345,7 +345,7 @@ fn a_block_device_has_its_own_size_and_takes_zeroes_and_trims_anywhere() {
     assert_eq!(client.read(8 << 20, 512), [7; 512]);
     client.send(&[&request(WRITE, 0, 8 << 20, 513)[..], &[7; 513]].concat());
     assert_eq!(client.take(16)[4..8], 28u32.to_be_bytes(), "no room beyond the end");
-    // In whole blocks and across them; what is trimmed reads as anything.
+    // In whole blocks and across them; trimmed ranges may read as anything.
     let mut expected = pattern(1, 1_000_003);
     client.write(0, 4_097, &expected);
     client.ask(WRITE_ZEROES, FUA, 4_097, 100_000, b"");
@@ -418,7 +418,7 @@ fn clients_that_die_in_the_middle_leave_nothing_behind() {
     let open = || {
         let fds = std::fs::read_dir(format!("{proc}/fd")).expect("it runs").flatten();
         let links = fds.filter_map(|fd| std::fs::read_link(fd.path()).ok());
-        // Its status keeps those of each thread there, and the kernel adds threads for its disk.
+        // Not those in /proc: the server's status keeps one per thread, and the kernel adds threads for its disk.
         links.filter(|link| !link.starts_with("/proc")).count()
     };
     let held = || {
@@ -428,8 +428,8 @@ fn clients_that_die_in_the_middle_leave_nothing_behind() {
     };
     let die = |times: u64| {
         for turn in 0..times {
-            // In a read that it has had some of, in a write, and in a write after reads of which it takes
-            // none, so that its disk, its buffers and its segments are all busy.
+            // Close in a read that is partly answered, in a write, and in a write after reads whose answers are not
+            // taken, so that disk, buffers and segments are all in use.
             let (mut deaf, mut gone, mut both) =
                 (server.connect(), server.connect(), server.connect());
             deaf.send(&request(READ, 0, turn * 4_096, 32 << 20));
@@ -442,7 +442,7 @@ fn clients_that_die_in_the_middle_leave_nothing_behind() {
     die(20);
     let (files, before) = (open(), held());
     die(100);
-    // What they had begun may still be under way.
+    // Their requests may still be under way.
     within("the memory of those that died is given back", || {
         (held() < before + 16_384).then_some(())
     });

@@ -1,4 +1,4 @@
-//! The real binary, interrupted and gone on with, or killed.
+//! The real binary, interrupted or killed, and resumed.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -16,8 +16,8 @@ use napkin_kernel::namespace::{Namespace, NamespaceError};
 use napkin_testing::{ignore, needs_program, test};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-/// A run in a directory of its own. However this test was started, the run heeds SIGINT unless it is to
-/// ignore it.
+/// A run in a directory of its own, with the default action for SIGINT, however this test was started; or with SIGINT
+/// ignored.
 fn command(place: &Place, args: &[&str], ignores: bool) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_napkin"));
     command.args(args).current_dir(&place.0).stdin(Stdio::null());
@@ -26,7 +26,7 @@ fn command(place: &Place, args: &[&str], ignores: bool) -> Command {
     let set = move || {
         for signal in [libc::SIGINT, libc::SIGTERM] {
             let action = if signal == libc::SIGINT { action } else { libc::SIG_DFL };
-            // SAFETY: neither action is a function.
+            // SAFETY: neither SIG_DFL nor SIG_IGN is a function.
             unsafe { libc::signal(signal, action) };
         }
         Ok(())
@@ -45,13 +45,13 @@ fn send(child: &Child, signal: Signal) {
     kill_process(pid, signal).expect("it is ours");
 }
 
-/// The files that a run has left to go on with.
+/// The files that a run has left to resume from.
 fn left(place: &Place) -> Vec<PathBuf> {
     let files = fs::read_dir(&place.0).expect("a directory").map(|it| it.expect("a file").path());
     files.filter(|it| it.extension().is_some_and(|it| it == "partial")).collect()
 }
 
-/// A run whose file has so many lines after the first.
+/// Starts a run and waits until its file has `after` lines after the first.
 fn measuring(place: &Place, args: &[&str], after: usize) -> Child {
     let child = command(place, args, false).spawn().expect("the binary runs");
     within("some measurements are done", || {
@@ -62,14 +62,14 @@ fn measuring(place: &Place, args: &[&str], after: usize) -> Child {
     child
 }
 
-/// The same, interrupted then.
+/// As [`measuring`], then interrupted by `signal`.
 fn interrupted(place: &Place, args: &[&str], signal: Signal, after: usize) -> Output {
     let child = measuring(place, args, after);
     send(&child, signal);
     child.wait_with_output().expect("our child")
 }
 
-/// The arguments that an interrupted run says it goes on with.
+/// The arguments to resume with, which an interrupted run prints.
 fn again(output: &Output) -> Vec<String> {
     let said = text(&output.stderr);
     let (_, command) = said.split_once("go on with: napkin ").unwrap_or_else(|| panic!("{said}"));
@@ -81,7 +81,7 @@ fn json(place: &Place) -> serde_json::Value {
     serde_json::from_slice(&fs::read(place.0.join("a.json")).expect("a report")).expect("JSON")
 }
 
-/// How many repetitions the rows of a report have.
+/// The number of repetitions of each row of a report.
 fn repetitions(place: &Place) -> Vec<usize> {
     let report = json(place);
     let rows = report["rows"].as_array().expect("rows").iter();
@@ -105,7 +105,7 @@ fn a_bench_on_this_machine_goes_on_where_ctrl_c_ended_it() {
     assert_eq!(repetitions(&place).iter().sum::<usize>(), done, "what there was");
     let [file] = &left(&place)[..] else { panic!("one file") };
 
-    // As if it had been killed in the middle of a line.
+    // As if killed in the middle of a line.
     let half = [&fs::read(file).expect("a file")[..], b"{\"part\":\"flood"].concat();
     fs::write(file, half).expect("a file");
     let other: Vec<&str> = args.iter().map(|it| if *it == "50ms" { "60ms" } else { it }).collect();
@@ -149,7 +149,7 @@ fn a_bench_in_several_worlds_goes_on_in_the_one_where_it_was_ended() {
     let place = Place::new("resume-worlds");
     let args = "bench tcp-rr --window 50ms --warm-up 10ms --flows 50 --repetitions 4 --json a.json";
     let of = |worlds| args.split(' ').chain(["--world", worlds]).collect::<Vec<_>>();
-    // In the first of them: the second follows.
+    // Interrupted in the first world: the second follows.
     let first = of("engine,machine");
     let output = interrupted(&place, &first, Signal::INT, 1);
     assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
@@ -160,7 +160,7 @@ fn a_bench_in_several_worlds_goes_on_in_the_one_where_it_was_ended() {
     assert!(resumed.status.success() && said.contains(" left, about "), "{said}");
     assert!(told.contains("\nengine, machine, side by side\n"), "{told}");
 
-    // In the second: the first is done.
+    // Interrupted in the second world: the first is done.
     let second = of("machine,engine");
     let child = command(&place, &second, false).spawn().expect("the binary runs");
     within("the second has begun", || {
@@ -194,7 +194,7 @@ fn what_was_measured_is_still_there_if_it_could_not_be_written_in_the_end() {
             assert!(said.contains("/dev/full: No space left"), "{args}: {said}");
             assert_eq!(left(&place).len(), 1, "{args}: {said}");
 
-            // The disk has room again.
+            // As if the disk had room again.
             let again = again(&full);
             let given = |it: &str| if it == "/dev/full" { "a".to_owned() } else { it.to_owned() };
             let again: Vec<String> = again.iter().map(|it| given(it)).collect();
@@ -206,7 +206,7 @@ fn what_was_measured_is_still_there_if_it_could_not_be_written_in_the_end() {
     }
 }
 
-/// Starts a bench whose first measurement takes long, and waits until it has begun.
+/// Starts a bench with a long first measurement, and waits until it has begun.
 fn long(place: &Place, ignores: bool) -> (Child, BufReader<ChildStderr>) {
     let args = ["bench", "flood-ping", "--policy", "base,threaded", "--window", "600s"];
     begun(&mut command(place, &args, ignores))
@@ -245,7 +245,7 @@ fn a_ctrl_c_that_was_ignored_from_the_beginning_stays_so() {
     assert_eq!(status.code(), Some(143), "by the second");
 }
 
-/// Programs with that text in their environment.
+/// The programs with this text in their environment.
 fn programs(mark: &str) -> Vec<String> {
     let processes = fs::read_dir("/proc").expect("proc").filter_map(Result::ok);
     let marked = processes.filter(|process| {
@@ -255,8 +255,9 @@ fn programs(mark: &str) -> Vec<String> {
     marked.map(|it| fs::read_to_string(it.path().join("comm")).unwrap_or_default()).collect()
 }
 
-/// Interrupts a bench in the kernel while its client runs, and answers how it ended and what it said
-/// last. None of its programs is left then.
+/// Interrupts a bench of the linux world while its client runs. Returns its exit status and the last line of its
+/// output.
+/// None of its programs may be left.
 fn in_the_kernel(name: &str, interrupt: fn(Pid)) -> (ExitStatus, Option<String>) {
     needs_program("ping");
     if let Err(NamespaceError::NoRight { right, .. }) = Namespace::new() {
@@ -287,14 +288,14 @@ fn a_second_signal_leaves_no_program_behind() {
     let (status, _) = in_the_kernel("resume-second", |pid| {
         let send = |signal| kill_process(pid, signal).expect("it is ours");
         send(Signal::INT);
-        // It has seen the first, and is held while it puts everything back.
+        // It has received the first signal, and is stopped while it restores.
         std::thread::sleep(Duration::from_millis(1));
         send(Signal::STOP);
         std::thread::sleep(Duration::from_millis(1_100));
         send(Signal::TERM);
         send(Signal::CONT);
     });
-    // It may have put everything back before it was held.
+    // It may have restored everything before it was stopped.
     let second = status.signal() == Some(libc::SIGTERM);
     assert!(second || status.code() == Some(130), "{status}");
 }

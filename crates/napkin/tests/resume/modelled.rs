@@ -1,4 +1,4 @@
-//! What runs in the modelled world alone, and ends with the same bytes however often it is interrupted.
+//! Interrupted runs in the modelled world, which give the same bytes after any number of interruptions.
 
 use napkin_testing::test;
 
@@ -65,7 +65,7 @@ fn a_sweep_says_how_far_it_came_and_goes_on() {
     assert_eq!(csv().lines().count(), 1 + done);
     let again = again(&output);
     assert_eq!(again[..], [&args[..], &["--resume"]].concat());
-    // Gone on with, interrupted at once, and gone on with.
+    // Resume, interrupt soon, and resume again.
     let again: Vec<&str> = again.iter().map(String::as_str).collect();
     let output = interrupted(&place, &again, Signal::TERM, done + 1);
     assert_eq!(output.status.code(), Some(143));
@@ -92,7 +92,7 @@ fn a_swarm_goes_on_with_its_totals() {
     let again = again(&output);
     let resumed = run(&place, &again.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(resumed.status.success(), "{}", text(&resumed.stderr));
-    // Seeds, virtual time, events, frames and faults; not the time that they took.
+    // Seeds, virtual time, events, frames and faults, without the real time.
     let totals = |output: &Output| text(&output.stdout).split(" in ").next().map(str::to_owned);
     let whole = run(&place, &args);
     assert!(totals(&whole).is_some_and(|it| it.starts_with("100 seeds, ")), "{whole:?}");

@@ -1,4 +1,4 @@
-//! `napkin attach` to a process that runs, and what puts back what it set.
+//! `napkin attach` to a running process, and the ways in which its settings are restored.
 
 use napkin_testing::test;
 
@@ -20,7 +20,7 @@ fn attach_holds_until_it_is_interrupted_and_puts_back() {
         if let Some(signal) = end {
             within("set", || (params(&mut child, &mut output) == SET).then_some(()));
             assert_eq!(scratch.journals(), 1);
-            // Stopped, it would leave a policy in force that nobody watches.
+            // It ignores SIGTSTP: stopped, it would leave a policy in force without a guard.
             for _ in 0..2 {
                 napkin.signal(libc::SIGTSTP);
                 within("taken", || (!napkin.waits(libc::SIGTSTP)).then_some(()));
@@ -48,7 +48,7 @@ fn what_a_killed_napkin_leaves_is_put_back_by_restore() {
     let attach = ["attach", &pid, "--policy", "suspend20"];
     let mut napkin = Running::start(scratch.napkin(&attach));
     within("set", || (params(&mut child, &mut output) == SET).then_some(()));
-    // A second one has nothing to do if it wants the same, and is told who is at it if not.
+    // A second attach has nothing to do with the same policy; with another one it is refused, and the holder named.
     let second = scratch.napkin(&attach).arg("--once").output().expect("napkin");
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(second.status.success() && said.contains("nothing was to be set"), "{said}");
@@ -66,7 +66,7 @@ fn what_a_killed_napkin_leaves_is_put_back_by_restore() {
     assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
     assert_eq!(params(&mut child, &mut output), OFF);
     assert_eq!(scratch.journals(), 0);
-    // What is set once and left is put back the same way.
+    // Settings of --once are restored in the same way.
     let once = scratch.napkin(&attach).arg("--once").output().expect("napkin");
     assert!(once.status.success(), "{}", String::from_utf8_lossy(&once.stderr));
     assert_eq!(params(&mut child, &mut output), SET);

@@ -1,5 +1,5 @@
-//! `napkin run` and `napkin attach` with real, unmodified servers: what was set is read from their
-//! epoll contexts, from outside and by themselves; exit codes, signals, and what is left behind.
+//! `napkin run` and `napkin attach` with real, unmodified servers: the settings are read from their epoll contexts,
+//! from outside and by the servers; exit codes, signals, and what is left behind.
 
 mod attach;
 #[path = "../common/mod.rs"]
@@ -20,7 +20,7 @@ use napkin_testing::needs_program;
 const SUSPEND20: Params =
     Params { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
 
-/// A directory for one test, removed with it: its journal, and what its server writes.
+/// A directory for one test, removed on drop, for its journal and its server's files.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -40,7 +40,7 @@ impl Scratch {
         command
     }
 
-    /// The journals that are left.
+    /// The number of remaining journals.
     fn journals(&self) -> usize {
         let entries = std::fs::read_dir(self.path("state")).expect("it is there");
         let paths = entries.map(|entry| entry.expect("an entry").path());
@@ -54,7 +54,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A napkin that is ended with what it started, whatever happens to the test.
+/// A running napkin; it and its descendants are killed on drop.
 struct Running(Child);
 
 impl Running {
@@ -71,8 +71,7 @@ impl Running {
         assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0);
     }
 
-    /// Waits for the end; what it said comes with it.
-    /// Whether a signal has come that it has not taken yet.
+    /// Whether a signal is pending for it.
     fn waits(&self, signal: i32) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
         let status = status.expect("it lives");
@@ -122,7 +121,7 @@ fn run(scratch: &Scratch, program: &[&str]) -> Output {
     scratch.napkin(&arguments).stdin(Stdio::null()).output().expect("napkin")
 }
 
-/// A python program with one context, that tells its parameters when it gets a line.
+/// A Python program with one epoll context, which prints its parameters for each line that it reads.
 fn python() -> (Child, BufReader<std::process::ChildStdout>) {
     needs_program("python3");
     let program = "import fcntl, select, struct, sys\n\

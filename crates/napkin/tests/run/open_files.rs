@@ -1,10 +1,10 @@
-//! More processes, or contexts, than this process may open files.
+//! More processes or contexts than the limit of open files.
 
 use napkin_testing::test;
 
 use super::*;
 
-/// A python that has made so many children, each with an epoll context, which end with it.
+/// A Python program with `count` children, each with an epoll context, which end with it.
 fn python_with_children(count: usize) -> (Child, BufReader<std::process::ChildStdout>) {
     needs_program("python3");
     let program = format!(
@@ -27,7 +27,7 @@ fn python_with_children(count: usize) -> (Child, BufReader<std::process::ChildSt
     (child, output)
 }
 
-/// How many of the contexts below a process are set.
+/// The number of contexts of a process's descendants that are set.
 fn set_below(pid: u32) -> usize {
     let epolls = epolls_below(i32::try_from(pid).expect("an id"));
     epolls.iter().filter(|(.., params)| *params == SUSPEND20).count()
@@ -58,7 +58,7 @@ fn more_processes_than_the_soft_limit_of_open_files_has_room_for_are_all_set() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
     assert_eq!(set_below(child.id()), 60, "{said}");
-    // Each needs two: its own, and its journal's lock; the journal itself is closed.
+    // Each process needs two descriptors: its own, and its journal's lock; the journal itself is closed.
     let mut fits = scratch.napkin(&["attach", &pid, "--policy", "suspend20", "--once", "-v"]);
     assert!(scratch.napkin(&["restore"]).status().expect("napkin").success());
     limit_files(&mut fits, 160, 160);
@@ -89,11 +89,11 @@ fn each_process_that_there_is_no_descriptor_for_is_said_and_the_exit_status_tell
     assert!(scratch.napkin(&["restore"]).status().expect("napkin").success());
     assert_eq!(set_below(child.id()), 0);
 
-    // Those that could be set stay so until the end, and there is room to put them back.
+    // The contexts that could be set stay set until the end, and descriptors are left to restore them.
     let mut kept = scratch.napkin(&[&attach[..], &["-v"]].concat());
     limit_files(&mut kept, 64, 64);
     let mut napkin = Running::start(kept);
-    // Told of the last of them, it has looked at all.
+    // After the message on the last process, it has examined all.
     let mut lines = BufReader::new(napkin.0.stderr.take().expect("piped"));
     let (mut told, mut said) = (0, String::new());
     while told < 60 {

@@ -1,10 +1,10 @@
-//! Servers as they are, under `napkin run`.
+//! Unmodified servers under `napkin run`.
 
 use napkin_testing::test;
 
 use super::*;
 
-/// Waits until a server has so many epoll contexts, all of them set.
+/// Waits until a server has `at_least` epoll contexts, all of them set.
 fn until_all_set(napkin: &Running, at_least: usize) -> usize {
     within("all contexts set", || {
         let epolls = epolls_below(napkin.pid());
@@ -13,7 +13,7 @@ fn until_all_set(napkin: &Running, at_least: usize) -> usize {
     })
 }
 
-/// A port that nobody listens on; somebody may take it before it is used.
+/// A free port, which another program may take before it is used.
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
     listener.local_addr().expect("bound").port()
@@ -23,7 +23,7 @@ fn free_port() -> u16 {
 fn what_a_daemon_leaves_behind_is_waited_for_and_set() {
     needs_program("python3");
     let scratch = Scratch::new("daemon");
-    // The program ends with 4; its child goes on, is nobody's child any more, and opens a context.
+    // The program exits with 4. Its child goes on as an orphan, and opens a context.
     let program = "import os, select, signal\n\
                    r, w = os.pipe()\n\
                    if os.fork(): os.read(r, 1); os._exit(4)\n\
@@ -71,7 +71,7 @@ fn a_policy_that_cannot_be_had_is_refused_before_the_program_starts() {
     assert!(!mark.exists());
 }
 
-/// Runs a server, waits until it has so many contexts and all are set, and ends it by SIGTERM.
+/// Runs a server, waits until it has `at_least` contexts and all are set, and ends it by SIGTERM.
 fn serves(scratch: &Scratch, program: &[&str], at_least: usize, poke: impl FnOnce()) {
     let arguments = [&["run", "--verbose", "--policy", "suspend20", "--"], program].concat();
     let mut command = scratch.napkin(&arguments);
@@ -89,7 +89,7 @@ fn serves(scratch: &Scratch, program: &[&str], at_least: usize, poke: impl FnOnc
     assert_eq!(scratch.journals(), 0, "{said}");
 }
 
-/// Waits until somebody listens, and connects.
+/// Connects, once the server listens.
 fn connect(port: u16) -> std::net::TcpStream {
     within("a listener", || std::net::TcpStream::connect(("127.0.0.1", port)).ok())
 }
@@ -108,7 +108,7 @@ fn memcached_unmodified() {
     if whoami_is_root() {
         program.extend(["-u", "root"]);
     }
-    // One for each of four threads, and the main one's.
+    // One context for each of four workers, and the main thread's.
     serves(&scratch, &program, 5, || {
         let mut stream = connect(port.parse().expect("a port"));
         stream.write_all(b"version\r\n").expect("it listens");
@@ -193,7 +193,7 @@ fn a_go_server_statically_linked() {
     let said = String::from_utf8_lossy(&built.stderr);
     assert!(built.status.success(), "{said}");
     let server = scratch.path("server");
-    // No interpreter: nothing could be preloaded into it.
+    // No dynamic loader: LD_PRELOAD would have no effect.
     let bytes = std::fs::read(&server).expect("it was built");
     assert!(!bytes.windows(8).any(|window| window == b"ld-linux"), "it is linked dynamically");
     let address = format!("127.0.0.1:{}", free_port());

@@ -1,4 +1,4 @@
-//! What the program ends with, and which signals reach it.
+//! Exit codes, and the signals that reach the program.
 
 use napkin_testing::test;
 
@@ -77,7 +77,7 @@ fn signals_are_passed_on_once_each_and_the_program_decides() {
     assert_eq!((status.code(), said.as_str()), (Some(9), ""));
 }
 
-/// A program under napkin that writes down each signal, and what it runs in.
+/// A program under napkin that logs each signal, and its directory.
 struct Listener {
     napkin: Running,
     log: PathBuf,
@@ -85,8 +85,8 @@ struct Listener {
 }
 
 impl Listener {
-    /// Under napkin in a process group of its own; `before` comes before `napkin`, and `own_group`
-    /// says whether the program makes one as well.
+    /// Starts napkin with the program in a process group of its own. `before` is a command line in front of `napkin`;
+    /// `own_group`: whether the program creates a group as well.
     fn start(name: &str, before: &[&str], own_group: bool) -> Listener {
         needs_program("python3");
         let scratch = Scratch::new(name);
@@ -119,8 +119,9 @@ impl Listener {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// All that it got, once it has got a signal that is sent to napkin alone after all others. Its
-    /// number is the highest: of those that are pending together a process gets the lowest first.
+    /// The log, once it has a last signal that is sent to napkin alone. Its number is higher than the others', as
+    /// the lowest
+    /// of several pending signals is delivered first.
     fn all(&self) -> String {
         let count = |got: &str| got.matches("SIGWINCH ").count();
         let before = count(&self.got());
@@ -140,7 +141,7 @@ impl Listener {
         let below = process.descendants(1_000).expect("it lives");
         assert!(below.len() > 1, "the program, and what napkin needs");
         for pid in [self.napkin.pid()].into_iter().chain(below) {
-            // SAFETY: the call takes two numbers; nobody but this test ends these processes.
+            // SAFETY: the call takes two numbers; only this test ends these processes.
             assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
         }
     }
@@ -174,7 +175,7 @@ fn a_signal_to_the_group_or_to_every_process_reaches_the_program_once() {
 fn two_signals_to_napkin_alone_reach_the_program_both() {
     let listener = Listener::start("twice", &[], false);
     listener.napkin.signal(libc::SIGTERM);
-    // Two that are pending together are one.
+    // Wait in between: two equal pending signals are merged.
     within("SIGTERM", || listener.got().contains("SIGTERM").then_some(()));
     listener.napkin.signal(libc::SIGTERM);
     assert_eq!(listener.all(), "ready SIGTERM SIGTERM SIGWINCH ");
@@ -184,9 +185,9 @@ fn two_signals_to_napkin_alone_reach_the_program_both() {
 #[test]
 fn timeout_signals_the_program_once() {
     needs_program("timeout");
-    // It is the group's first process, signals napkin, and then the group.
+    // timeout leads the group: it signals napkin, and then the group.
     let listener = Listener::start("timeout", &["timeout", "-s", "TERM", "1h"], false);
-    // The hour is over.
+    // As if the hour were over.
     listener.napkin.signal(libc::SIGALRM);
     within("SIGTERM", || listener.got().contains("SIGTERM").then_some(()));
     let process = Process::open(listener.napkin.pid()).expect("it lives");
@@ -209,7 +210,7 @@ fn a_stop_from_the_terminal_and_its_end_reach_the_program_once() {
         within("stopped", || state().starts_with('T').then_some(()));
         listener.signal_group(libc::SIGCONT);
         within("woken", || (!state().starts_with('T')).then_some(()));
-        // A stop that was passed on late would keep the program from this.
+        // If a stop were passed on late, the program would not respond.
         assert!(listener.all().ends_with("SIGWINCH "));
         assert!(!state().starts_with('T'));
         std::fs::write(&listener.log, "").expect("it is there");
@@ -227,7 +228,7 @@ fn nothing_is_left_of_a_napkin_that_was_killed_but_the_program() {
         let named = |pid: &&i32| name(**pid).is_ok_and(|name| name.contains(what));
         below.iter().filter(named).copied().collect::<Vec<i32>>()
     };
-    // Who signals all that have napkin in their name, or its arguments, means napkin.
+    // pkill by napkin's name or arguments must not match the witnesses.
     let program = named("import os");
     assert_eq!((program.len(), named("napkin run").len()), (1, 0));
     let others: Vec<i32> = below.into_iter().filter(|pid| !program.contains(pid)).collect();
@@ -235,6 +236,6 @@ fn nothing_is_left_of_a_napkin_that_was_killed_but_the_program() {
     listener.napkin.signal(libc::SIGKILL);
     within("gone", || others.iter().all(|pid| name(*pid).is_err()).then_some(()));
     assert!(name(program[0]).is_ok());
-    // SAFETY: the call takes two numbers; it was alive just now, and nobody else ends it.
+    // SAFETY: the call takes two numbers; the process was alive just now, and only this test ends it.
     assert_eq!(unsafe { libc::kill(program[0], libc::SIGUSR2) }, 0);
 }
