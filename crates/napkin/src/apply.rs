@@ -17,7 +17,7 @@ use napkin_os::signals::Signals;
 use napkin_policy::{NamedPolicy, Policy, Time};
 use serde_json::{Value, json};
 
-use crate::failure::{Failure, print, print_json, say, told_first};
+use crate::failure::{Failure, print, print_failure, print_json, say};
 use crate::guard::{self, Guard, Guards};
 use crate::policies::{self, policy};
 use crate::table::changed;
@@ -178,7 +178,7 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
             if args.policy.suspends() {
                 guard::unwatched();
             }
-            told_applied(args, &applied, neighbours.as_ref())
+            print_applied(args, &applied, neighbours.as_ref())
         }
     }
 }
@@ -214,12 +214,12 @@ fn watched(
     let (also, applied) = (args.clone(), hold.applied().clone());
     // Printed by a thread of its own: a closed or blocked output must neither end nor delay the watch.
     let tell = std::thread::Builder::new().name("tell".into()).spawn(move || {
-        let told = told_applied(&also, &applied, neighbours.as_ref());
+        let printed = print_applied(&also, &applied, neighbours.as_ref());
         say(&format!("{}: {then} for {time}; Ctrl-C puts it back", also.dev));
-        told
+        printed
     });
     let tell = tell.map_err(Failure::of)?;
-    let told = || tell.join().unwrap_or(Err(Failure::Closed));
+    let printed = || tell.join().unwrap_or(Err(Failure::Closed));
     let end = match &mut canary {
         Some(canary) => {
             // The guard has ended the suspension of the queue. Once napkin has ended, no guard would.
@@ -234,12 +234,12 @@ fn watched(
     drop(guard);
     if stays && matches!(end, Ok(End::Held)) {
         hold.leave();
-        let told = told();
+        let printed = printed();
         say(&format!("{}: the guard held for {time}, and the policy stays", args.dev));
         if suspends {
             guard::unwatched();
         }
-        return told;
+        return printed;
     }
     let unchanged = hold.applied().done.is_empty();
     // Restore before anything is printed.
@@ -247,7 +247,7 @@ fn watched(
     // A device that is gone, or was not restored completely, is not unchanged.
     let unchanged = unchanged && restored.as_ref().is_ok_and(|it| it.is_complete() && !it.gone);
     let took = text::time(began.elapsed().as_nanos() as f64);
-    let told = told();
+    let printed = printed();
     let mut why = None;
     let exit = match end {
         Err(failure) => {
@@ -264,12 +264,12 @@ fn watched(
             stays.then(|| u8::try_from(signal).map_or(1, |signal| signal.saturating_add(128)))
         }
         Ok(End::Broken(broke)) => {
-            args.told_back("the guard broke", &broke, &took, unchanged, &restored);
+            args.report_guard("the guard broke", &broke, &took, unchanged, &restored);
             why = Some(broke);
             Some(BROKEN)
         }
         Ok(End::Unjudged(missing)) => {
-            args.told_back("the guard was never judged", &missing, &took, unchanged, &restored);
+            args.report_guard("the guard was never judged", &missing, &took, unchanged, &restored);
             why = Some(format!("never judged: {missing}"));
             Some(BROKEN)
         }
@@ -279,21 +279,21 @@ fn watched(
         // An incomplete restoration takes precedence.
         (_, Err(Failure::Exit(code))) => Err(Failure::Exit(code)),
         (Some(code), shown) => {
-            told_first(shown);
+            print_failure(shown);
             Err(Failure::Exit(code))
         }
-        (None, shown) => shown.and(told),
+        (None, shown) => shown.and(printed),
     }
 }
 
 /// Waits until `limit` is over or a signal ends it. SIGTSTP does not: a stopped napkin could not keep the time.
 fn wait(hold: &Temporary, signals: &Signals, limit: Duration, dev: &str) -> End {
-    let (began, mut told) = (Instant::now(), false);
+    let (began, mut noted) = (Instant::now(), false);
     loop {
         match hold.wait(signals, limit.saturating_sub(began.elapsed())) {
-            Ended::Signal(Signals::STOP) if told => {}
+            Ended::Signal(Signals::STOP) if noted => {}
             Ended::Signal(Signals::STOP) => {
-                told = true;
+                noted = true;
                 say(&format!("{dev}: {NOT_STOPPED}"));
             }
             Ended::Signal(signal) => return End::Signal(signal),
@@ -337,7 +337,7 @@ impl Apply {
 
     /// Reports that the guard ended the policy: `what` happened, `why`, and after how long. `unchanged`: all settings
     /// were in force before, so nothing was changed; whether they still are was not checked.
-    fn told_back(
+    fn report_guard(
         &self,
         what: &str,
         why: &str,
@@ -405,11 +405,11 @@ fn ended(
     if restored.is_complete() {
         return shown;
     }
-    told_first(shown);
+    print_failure(shown);
     Err(Failure::Exit(1))
 }
 
-fn told_applied(
+fn print_applied(
     args: &Apply,
     applied: &Applied,
     neighbours: Option<&Neighbours>,

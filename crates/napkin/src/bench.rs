@@ -12,7 +12,7 @@ use napkin_workload::{
 
 use crate::attempt::{self, Attempt};
 use crate::common::{Common, Setup};
-use crate::failure::{Failure, say, told_first};
+use crate::failure::{Failure, print_failure, say};
 use crate::machine;
 use crate::outputs::Outputs;
 use crate::policies::warn;
@@ -183,7 +183,7 @@ fn finished(result: Result<(), Failure>, outputs: Outputs<'_>) -> Result<(), Fai
     match result {
         Ok(()) | Err(Failure::Closed) => written.and(result),
         failed => {
-            told_first(written);
+            print_failure(written);
             failed
         }
     }
@@ -316,7 +316,7 @@ fn all(
         say(&attempt.size(time));
     }
     // A closed output does not end the runs: their files are still wanted.
-    let mut told = Ok(());
+    let mut printed = Ok(());
     for (workload, options) in runs {
         let (workload, whole) = (&**workload, runs.len() == 1);
         let json = json(workload.name());
@@ -326,7 +326,7 @@ fn all(
             None => name.to_owned(),
         };
         match outputs.announce(&heading, name) {
-            Err(Failure::Closed) => told = Err(Failure::Closed),
+            Err(Failure::Closed) => printed = Err(Failure::Closed),
             announced => announced.map_err(|failure| attempt.failed(failure))?,
         }
         let mut show = |report: &Report| {
@@ -334,13 +334,13 @@ fn all(
         };
         match resumable(workload, options, &attempt.interrupt, &mut attempt.partial) {
             Ok(report) => match show(&report) {
-                Err(Failure::Closed) => told = Err(Failure::Closed),
+                Err(Failure::Closed) => printed = Err(Failure::Closed),
                 shown => shown.map_err(|failure| attempt.failed(failure))?,
             },
             Err(Stopped { error, report }) => {
                 // Show the results from before the failure.
                 if let Some(report) = report {
-                    told_first(show(&report));
+                    print_failure(show(&report));
                 }
                 return Err(match error {
                     BenchError::Interrupted(interrupted) => attempt.interrupted(interrupted),
@@ -351,7 +351,7 @@ fn all(
         }
     }
     outputs.has_all_of(attempt);
-    told
+    printed
 }
 
 #[cfg(test)]

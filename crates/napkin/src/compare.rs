@@ -10,7 +10,7 @@ use napkin_measure::report::{Progress, Provenance, file, text};
 use napkin_os::signals::Signals;
 use napkin_policy::NamedPolicy;
 
-use crate::failure::{Failure, print, say, told_first};
+use crate::failure::{Failure, print, print_failure, say};
 use crate::policies::warn_in_linux;
 use crate::{lifeline, outputs, table, units};
 
@@ -150,7 +150,7 @@ pub(crate) fn run(args: &Compare) -> Result<(), Failure> {
             args.dev
         ));
     }
-    let mut tell = |told: CompareEvent<'_>| match told {
+    let mut tell = |event: CompareEvent<'_>| match event {
         CompareEvent::Slice(name) => progress.step(name),
         CompareEvent::Excluded { name, why } => progress.print(&format!("{name} is out: {why}")),
         CompareEvent::Note(note) => progress.print(&format!("note: {note}")),
@@ -161,12 +161,12 @@ pub(crate) fn run(args: &Compare) -> Result<(), Failure> {
     let shown = args.show(&report);
     match (report.signal, &report.failed) {
         (Some(signal), _) => {
-            told_first(shown);
+            print_failure(shown);
             say("interrupted: everything was put back");
             Err(Failure::by_signal(signal))
         }
         (None, Some(_)) => {
-            told_first(shown);
+            print_failure(shown);
             Err(Failure::Exit(1))
         }
         (None, None) => shown,
@@ -232,7 +232,7 @@ impl Compare {
             out.push_str(&line);
             out.push('\n');
         }
-        let told = match stream {
+        let printed = match stream {
             true => {
                 say(out.trim_end());
                 Ok(())
@@ -240,9 +240,9 @@ impl Compare {
             false => print(&out),
         };
         if page.is_err() {
-            told_first(json);
+            print_failure(json);
             return page;
         }
-        json.and(told)
+        json.and(printed)
     }
 }

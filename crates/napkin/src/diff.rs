@@ -5,7 +5,7 @@ use napkin_linux::journal::Store;
 use napkin_policy::Policy;
 use serde_json::json;
 
-use crate::failure::{Failure, answered, print, print_json};
+use crate::failure::{Failure, exit_with_answer, print, print_json};
 use crate::policies::policy;
 use crate::table;
 use crate::table::changed;
@@ -36,11 +36,11 @@ pub(crate) struct Diff {
 }
 
 pub(crate) fn run(args: &Diff) -> Result<(), Failure> {
-    let (differs, told) = match &args.policy {
+    let (differs, printed) = match &args.policy {
         Some(policy) => from_policy(args, policy)?,
         None => from_before(args)?,
     };
-    answered(differs.into(), told)
+    exit_with_answer(differs.into(), printed)
 }
 
 /// Whether something differs, and the result of printing the differences.
@@ -52,14 +52,14 @@ fn from_policy(args: &Diff, policy: &Policy) -> Result<Answer, Failure> {
     let plan =
         plan(policy, &at, backend.kernel(), &Options::default()).map_err(Failure::unanswered)?;
     let differs = !plan.changes.is_empty();
-    let told = if args.json {
+    let printed = if args.json {
         print_json(&json!(plan))
     } else if differs {
         print(&changed(&args.dev, &plan.changes))
     } else {
         print(&format!("{}: {policy}, as far as the device goes\n", args.dev))
     };
-    Ok((differs, told))
+    Ok((differs, printed))
 }
 
 fn from_before(args: &Diff) -> Result<Answer, Failure> {
@@ -76,7 +76,7 @@ fn from_before(args: &Diff) -> Result<Answer, Failure> {
             root_s.display()
         )));
     }
-    let told = if args.json {
+    let printed = if args.json {
         print_json(&json!(different))
     } else if different.is_empty() {
         print(&format!("{}: as it was before napkin\n", args.dev))
@@ -84,7 +84,7 @@ fn from_before(args: &Diff) -> Result<Answer, Failure> {
         let rows = different.iter().map(|it| row(&args.dev, it)).collect();
         print(&table::columns(&["dev", "instance", "setting", "before", "now", "set by"], rows))
     };
-    Ok((!different.is_empty(), told))
+    Ok((!different.is_empty(), printed))
 }
 
 fn row(ifname: &str, difference: &Difference) -> Vec<String> {

@@ -8,7 +8,7 @@ use napkin_measure::report::text::fill;
 use napkin_policy::Policy;
 use serde_json::json;
 
-use crate::failure::{Failure, answered, print, print_json};
+use crate::failure::{Failure, exit_with_answer, print, print_json};
 use crate::policies::policy;
 use crate::{table, units};
 
@@ -79,13 +79,13 @@ pub(crate) fn run(args: &Doctor) -> Result<(), Failure> {
     let facts = gather(&request).map_err(Failure::unanswered)?;
     let reports: Vec<Report> = facts.iter().map(examine).collect();
     let faults: usize = reports.iter().map(|report| report.count(Status::Fault)).sum();
-    let told = if args.json {
+    let printed = if args.json {
         print_json(&as_json(&reports))
     } else {
         let text: Vec<String> = reports.iter().map(|report| readable(report, args.all)).collect();
         print(&text.join("\n"))
     };
-    answered((faults > 0).into(), told)
+    exit_with_answer((faults > 0).into(), printed)
 }
 
 fn list(json: bool) -> Result<(), Failure> {

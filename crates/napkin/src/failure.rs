@@ -38,24 +38,24 @@ impl Failure {
     }
 
     /// Whether the result is a failure other than a closed output, after which files are still to be written.
-    pub(crate) fn is_of(told: &Result<(), Failure>) -> bool {
-        !matches!(told, Ok(()) | Err(Failure::Closed))
+    pub(crate) fn is_failure(result: &Result<(), Failure>) -> bool {
+        !matches!(result, Ok(()) | Err(Failure::Closed))
     }
 
     /// Prints the failure by `tell`. Returns the exit code, as a failure.
-    pub(crate) fn told(self, tell: impl FnOnce(&str)) -> Failure {
+    pub(crate) fn print_by(self, print: impl FnOnce(&str)) -> Failure {
         let (text, code) = match self {
             Failure::Usage(text) => (text, 2),
             Failure::Failed(text) => (text, 1),
             Failure::Closed | Failure::Exit(_) => return self,
         };
-        tell(&format!("error: {text}"));
+        print(&format!("error: {text}"));
         Failure::Exit(code)
     }
 
     /// Prints the failure to standard error and returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
-        match self.told(say) {
+        match self.print_by(say) {
             Failure::Exit(code) => ExitCode::from(code),
             _ => ExitCode::SUCCESS,
         }
@@ -63,28 +63,28 @@ impl Failure {
 }
 
 /// Prints a failure that a more important result follows. A closed output does not hide that result.
-pub(crate) fn told_first(result: Result<(), Failure>) {
+pub(crate) fn print_failure(result: Result<(), Failure>) {
     if let Err(Failure::Usage(why) | Failure::Failed(why)) = result {
         say(&format!("error: {why}"));
     }
 }
 
 /// The result of a command whose exit code, if not 0, states a finding, which has just been printed with the result
-/// `told`. A closed output does not change the exit code.
-pub(crate) fn found(code: u8, told: Result<(), Failure>) -> Result<(), Failure> {
-    match (told, code) {
+/// `printed`. A closed output does not change the exit code.
+pub(crate) fn exit_with(code: u8, printed: Result<(), Failure>) -> Result<(), Failure> {
+    match (printed, code) {
         (Ok(()) | Err(Failure::Closed), 1..) => Err(Failure::Exit(code)),
-        (told, _) => told,
+        (printed, _) => printed,
     }
 }
 
-/// As [`found`], where exit code 1 is an answer: if the answer cannot be printed, the exit code is 2.
-pub(crate) fn answered(code: u8, told: Result<(), Failure>) -> Result<(), Failure> {
-    let told = told.map_err(|failure| match failure {
+/// As [`exit_with`], where exit code 1 is an answer: if the answer cannot be printed, the exit code is 2.
+pub(crate) fn exit_with_answer(code: u8, printed: Result<(), Failure>) -> Result<(), Failure> {
+    let printed = printed.map_err(|failure| match failure {
         Failure::Failed(why) => Failure::unanswered(why),
         failure => failure,
     });
-    found(code, told)
+    exit_with(code, printed)
 }
 
 /// Prints to standard output, with control characters escaped.
@@ -118,22 +118,22 @@ mod tests {
     #[test]
     fn what_was_told_is_not_told_again_and_its_exit_code_stays() {
         let mut said = Vec::new();
-        let left = Failure::Usage("it".into()).told(|line| said.push(line.to_owned()));
+        let left = Failure::Usage("it".into()).print_by(|line| said.push(line.to_owned()));
         assert_eq!(said, ["error: it"]);
-        assert!(matches!(left.told(|_| panic!("again")), Failure::Exit(2)));
+        assert!(matches!(left.print_by(|_| panic!("again")), Failure::Exit(2)));
     }
 
     #[test]
     fn a_reader_that_has_gone_does_not_change_what_was_found() {
-        for told in [Ok(()), Err(Failure::Closed)] {
-            assert!(matches!(found(1, told), Err(Failure::Exit(1))));
+        for printed in [Ok(()), Err(Failure::Closed)] {
+            assert!(matches!(exit_with(1, printed), Err(Failure::Exit(1))));
         }
-        assert!(matches!(found(0, Ok(())), Ok(())));
-        assert!(matches!(found(0, Err(Failure::Closed)), Err(Failure::Closed)));
+        assert!(matches!(exit_with(0, Ok(())), Ok(())));
+        assert!(matches!(exit_with(0, Err(Failure::Closed)), Err(Failure::Closed)));
         let full = || Err(Failure::Failed("no space".into()));
         for code in [0, 2] {
-            assert!(matches!(found(code, full()), Err(Failure::Failed(_))), "{code}");
-            assert!(matches!(answered(code, full()), Err(Failure::Usage(_))), "{code}");
+            assert!(matches!(exit_with(code, full()), Err(Failure::Failed(_))), "{code}");
+            assert!(matches!(exit_with_answer(code, full()), Err(Failure::Usage(_))), "{code}");
         }
     }
 }

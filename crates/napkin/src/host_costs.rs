@@ -84,18 +84,18 @@ pub(crate) fn run(args: &Measure) -> Result<(), Failure> {
         }
     };
     let measured = measure(&options, &interrupt, &mut progress)?;
-    let told = summary(&measured);
+    let text = summary(&measured);
     match &args.out {
         Some(path) => {
             file::write(path, &measured.toml).map_err(Failure::of)?;
             if file::is_stream(path) {
-                say(told.trim_end());
+                say(text.trim_end());
                 return Ok(());
             }
-            print(&told)
+            print(&text)
         }
         None => {
-            say(told.trim_end());
+            say(text.trim_end());
             print(&measured.toml)
         }
     }

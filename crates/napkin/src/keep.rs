@@ -266,15 +266,15 @@ fn write(args: &Keep, policy: Policy) -> Result<(), Failure> {
     }
     match keeper() {
         Some(holder) => match Survey::of(&directory, &wish.name, PATIENCE).map_err(Failure::of)? {
-            Some(standing) => told(&standing, &holder),
+            Some(standing) => print_standing(&standing, &holder),
             None => check_read(&directory, &wish),
         },
         None => {
             refused.own.iter().for_each(|why| say(&format!("refused: {why}")));
-            let told = print(
+            let printed = print(
                 "no keeper runs here, so nothing is set yet: systemctl enable --now napkin, or napkin keeper\n",
             );
-            failure::found(u8::from(!refused.own.is_empty()), told)
+            failure::exit_with(u8::from(!refused.own.is_empty()), printed)
         }
     }
 }
@@ -308,8 +308,8 @@ impl Refused {
                 why.retain(|it| !had.contains(it));
                 if !why.is_empty() {
                     let (name, place, why) = (&other.name, other.place(), why.join("; "));
-                    let told = format!("the wish {name} ({place}) would be refused: {why}");
-                    refused.others.push(told);
+                    let line = format!("the wish {name} ({place}) would be refused: {why}");
+                    refused.others.push(line);
                 }
             }
         }
@@ -348,9 +348,9 @@ fn check_read(directory: &Directory, wish: &Wish) -> Result<(), Failure> {
     Err(Failure::Failed(format!("{file} was written and is not held: {}", why.join("\n"))))
 }
 
-fn told(standing: &Standing, holder: &Holder) -> Result<(), Failure> {
+fn print_standing(standing: &Standing, holder: &Holder) -> Result<(), Failure> {
     let state = standing.state();
-    let told = match (state, &standing.wish.unit) {
+    let printed = match (state, &standing.wish.unit) {
         (State::Held, None) => print("in force\n"),
         (State::Held, Some(_)) => print("in force on the device\n"),
         (State::Refused, _) => print("refused, all of it or a part:\n"),
@@ -361,7 +361,7 @@ fn told(standing: &Standing, holder: &Holder) -> Result<(), Failure> {
     }
     let programs = standing.programs(Some(holder.pid));
     programs.iter().for_each(|note| say(&format!("note: {note}")));
-    failure::found(u8::from(state == State::Refused), told)
+    failure::exit_with(u8::from(state == State::Refused), printed)
 }
 
 /// The keeper that holds the wishes here, if one is visible.
@@ -395,7 +395,7 @@ fn list(as_json: bool) -> Result<(), Failure> {
 /// Prints the wishes and the bad files. Exit code 2 with a bad file, 1 if `fine` is false of a wish.
 fn report(survey: &Survey, as_json: bool, fine: impl Fn(&Standing) -> bool) -> Result<(), Failure> {
     let keeper = keeper().map(|holder| holder.pid);
-    let told = if as_json {
+    let printed = if as_json {
         let wishes = survey.standings.iter().map(|standing| {
             json!({
                 "name": standing.wish.name,
@@ -428,7 +428,7 @@ fn report(survey: &Survey, as_json: bool, fine: impl Fn(&Standing) -> bool) -> R
             vec![wish.name.clone(), wish.sentence(), standing.state().name().into(), why]
         });
         let rows: Vec<Vec<String>> = rows.collect();
-        let told = if !rows.is_empty() {
+        let printed = if !rows.is_empty() {
             print(&table::wrapped(&["name", "wish", "state", "why"], rows))
         } else if survey.bad.is_empty() {
             print("no wishes\n")
@@ -436,13 +436,13 @@ fn report(survey: &Survey, as_json: bool, fine: impl Fn(&Standing) -> bool) -> R
             Ok(())
         };
         survey.bad.iter().for_each(|bad| say(&bad.to_string()));
-        told
+        printed
     };
     let code = match survey.bad.is_empty() {
         false => 2,
         true => u8::from(!survey.standings.iter().all(fine)),
     };
-    failure::answered(code, told)
+    failure::exit_with_answer(code, printed)
 }
 
 pub(crate) fn unkeep(args: &Unkeep) -> Result<(), Failure> {

@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     };
     how.watch(&mut session);
     let mut lines = Lines::new(how.detail());
-    let mut tell = |told: RunEvent<'_>| match told {
+    let mut tell = |event: RunEvent<'_>| match event {
         RunEvent::Event(event) => lines.line(event).iter().for_each(|line| say(line)),
         RunEvent::Remaining(count) => how.note(&format!(
             "the program has ended; waiting for what it left behind ({count} processes)"

@@ -13,7 +13,7 @@ use napkin_measure::report::{file, text};
 use napkin_serve::{DeviceSpec, Network};
 use serde_json::{Value, json};
 
-use crate::failure::{Failure, print, say, told_first};
+use crate::failure::{Failure, print, print_failure, say};
 use crate::{outputs, units};
 
 /// What is asked.
@@ -212,7 +212,7 @@ pub(crate) fn load(args: &Load) -> Result<(), Failure> {
 /// The result of the command once its figures are shown: after a signal, 128 and its number.
 fn ended(signal: Option<i32>, shown: Result<(), Failure>) -> Result<(), Failure> {
     let Some(signal) = signal else { return shown };
-    told_first(shown);
+    print_failure(shown);
     say("interrupted: ended before its time");
     Err(Failure::by_signal(signal))
 }
@@ -246,12 +246,12 @@ fn shown(args: &Load, whole: &Value, figures: &impl Display) -> Result<(), Failu
         .as_deref()
         .map_or(Ok(()), |path| file::write(path, &format!("{whole:#}\n")).map_err(Failure::of));
     // Also if the file could not be written: the figures are nowhere else.
-    let told = match args.json.as_deref().is_some_and(file::is_stream) {
+    let printed = match args.json.as_deref().is_some_and(file::is_stream) {
         true => {
             say(&figures.to_string());
             Ok(())
         }
         false => print(&format!("{figures}\n")),
     };
-    written.and(told)
+    written.and(printed)
 }

@@ -12,7 +12,7 @@ use napkin_workload::{Interrupt, WORKLOADS, Workload};
 
 use crate::attempt::Attempt;
 use crate::common::{Common, Setup};
-use crate::failure::{Failure, say, told_first};
+use crate::failure::{Failure, print_failure, say};
 use crate::outputs::Outputs;
 
 /// Default warm-up before the window, in virtual nanoseconds.
@@ -136,7 +136,7 @@ pub(crate) fn bench(
     let host = &plan.profile;
     let heading = format!("{name}, modelled on {}: {}", host.name(), host.about());
     let announced = outputs.announce(&heading, name);
-    if Failure::is_of(&announced) {
+    if Failure::is_failure(&announced) {
         return announced;
     }
     let mut show = |report: &Report| outputs.show(&heading, &plan.columns(), report, json, true);
@@ -146,14 +146,14 @@ pub(crate) fn bench(
         Err(error) => {
             // Show the results from before the interruption.
             if let PlanError::Interrupted { report: Some(report), .. } = &error {
-                told_first(show(report));
+                print_failure(show(report));
             }
             return Err(failure(error, Some(&attempt)));
         }
     };
-    let told = show(&report);
-    if Failure::is_of(&told) {
-        return told.map_err(|failure| attempt.failed(failure));
+    let printed = show(&report);
+    if Failure::is_failure(&printed) {
+        return printed.map_err(|failure| attempt.failed(failure));
     }
     outputs.has_all_of(attempt);
     traced?;
@@ -162,5 +162,5 @@ pub(crate) fn bench(
     if failed > 0 {
         return Err(Failure::Failed(format!("{failed} runs failed; their rows say why")));
     }
-    told.and(announced)
+    printed.and(announced)
 }

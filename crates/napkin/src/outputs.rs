@@ -110,8 +110,8 @@ impl<'a> Outputs<'a> {
         out.push('\n');
         // The file comes first: a closed output must not prevent it.
         let written = json.map_or(Ok(()), |path| report.write(path).map_err(Failure::of));
-        let told = self.tell(&out);
-        written.and(told)
+        let printed = self.tell(&out);
+        written.and(printed)
     }
 
     /// Prints the reports of several worlds side by side, with the orders of policies on which the worlds disagree; or
@@ -133,8 +133,8 @@ impl<'a> Outputs<'a> {
         let none = "note: no two policies ran under the same load in two of the worlds: no order is compared";
         let lines = match conclusion::disagreements(&self.reports) {
             None => vec![none.to_owned()],
-            Some(told) if told.is_empty() => vec![same.to_owned()],
-            Some(told) => told.iter().map(|it| format!("conclusion: {it}")).collect(),
+            Some(pairs) if pairs.is_empty() => vec![same.to_owned()],
+            Some(pairs) => pairs.iter().map(|it| format!("conclusion: {it}")).collect(),
         };
         for line in lines {
             out.push_str(&text::wrap(&line, self.width));

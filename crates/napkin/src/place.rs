@@ -91,7 +91,7 @@ pub(crate) fn run(args: &PlaceArgs) -> Result<(), Failure> {
         });
     }
     // A closed output does not keep the plan from being carried out.
-    let told = match args.json {
+    let printed = match args.json {
         true => print_json(&json!(placement)),
         false => print(&text(&placement)),
     };
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &PlaceArgs) -> Result<(), Failure> {
                 "note: irqbalance[{pid}] moves interrupts; --apply tells it to leave these alone"
             ));
         }
-        return told;
+        return printed;
     }
     let store = Store::open().map_err(Failure::of)?;
     let mut backend = Linux::open().map_err(Failure::of)?;
@@ -127,7 +127,7 @@ pub(crate) fn run(args: &PlaceArgs) -> Result<(), Failure> {
             )));
         }
     }
-    told
+    printed
 }
 
 fn text(placement: &Placement) -> String {

@@ -9,7 +9,7 @@ use napkin_reproduce::all::{ALL, Known, find};
 use napkin_reproduce::{Document, Options, ReproduceError, page, text};
 
 use crate::attempt::{self, Attempt};
-use crate::failure::{Failure, print, say, told_first};
+use crate::failure::{Failure, print, print_failure, say};
 use crate::outputs::check;
 use crate::units;
 
@@ -173,7 +173,7 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
     let progress = if args.quiet { Progress::hidden } else { Progress::new };
     let mut experiments = Vec::new();
     // A closed output does not end the runs: the files are still wanted.
-    let mut told = Ok(());
+    let mut printed = Ok(());
     for known in chosen {
         let Attempt { interrupt, partial, .. } = &mut attempt;
         let reproduction = (known.make)().resumable(&options, progress, interrupt, partial);
@@ -185,8 +185,8 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
         let text = text::render(&reproduction);
         if stream {
             say(&text);
-        } else if told.is_ok() {
-            told = print(&format!("{text}\n"));
+        } else if printed.is_ok() {
+            printed = print(&format!("{text}\n"));
         }
         experiments.push(reproduction);
         if over {
@@ -195,15 +195,15 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
     }
     let written = write(args, &Document::new(experiments));
     if let Some(interrupted) = attempt.unfinished() {
-        told_first(written);
+        print_failure(written);
         return Err(attempt.interrupted(interrupted));
     }
-    let told = written.and(told);
-    if Failure::is_of(&told) {
-        return told.map_err(|failure| attempt.failed(failure));
+    let printed = written.and(printed);
+    if Failure::is_failure(&printed) {
+        return printed.map_err(|failure| attempt.failed(failure));
     }
     attempt.end();
-    told
+    printed
 }
 
 /// Writes the figures and the page, as far as they were asked for. A failure of one does not prevent the other.
@@ -218,7 +218,7 @@ fn write(args: &Reproduce, document: &Document) -> Result<(), Failure> {
     });
     match (figures, page) {
         (Err(figures), page) => {
-            told_first(page);
+            print_failure(page);
             Err(figures)
         }
         (Ok(()), page) => page,

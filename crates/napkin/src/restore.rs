@@ -6,7 +6,7 @@ use napkin_linux::apply::{
 use napkin_linux::journal::{Store, Subject};
 use serde_json::json;
 
-use crate::failure::{Failure, print, print_json, say, told_first};
+use crate::failure::{Failure, print, print_failure, print_json, say};
 use crate::table::changed;
 
 #[derive(Debug, clap::Args)]
@@ -58,16 +58,16 @@ pub(crate) fn run(args: &Restore) -> Result<(), Failure> {
     let restoration = restore(&mut backend, &store, &options).map_err(Failure::of)?;
     let shown = match args.json {
         true => {
-            let mut told = json!(restoration);
-            told["dry-run"] = args.dry_run.into();
-            print_json(&told)
+            let mut value = json!(restoration);
+            value["dry-run"] = args.dry_run.into();
+            print_json(&value)
         }
         false => print_restored(&restoration, &store, args),
     };
     if restoration.is_complete() {
         return shown;
     }
-    told_first(shown);
+    print_failure(shown);
     Err(Failure::Exit(1))
 }
 
@@ -76,21 +76,21 @@ fn print_restored(restoration: &Restoration, store: &Store, args: &Restore) -> R
         also(found, args.dry_run);
     }
     // A closed output must not hide what is left.
-    let mut told = Ok(());
+    let mut printed = Ok(());
     for restored in &restoration.devices {
-        told = told.and(device(restored, args.dry_run));
+        printed = printed.and(device(restored, args.dry_run));
     }
     for restored in &restoration.processes {
-        told = told.and(process(restored, args.dry_run));
+        printed = printed.and(process(restored, args.dry_run));
     }
     if restoration.is_empty() {
-        told = told.and(print("nothing to put back: the journal is empty\n"));
+        printed = printed.and(print("nothing to put back: the journal is empty\n"));
         note_unread(store);
     }
     if args.dry_run {
-        told = told.and(print("nothing was changed (--dry-run)\n"));
+        printed = printed.and(print("nothing was changed (--dry-run)\n"));
     }
-    told
+    printed
 }
 
 /// Notes that root's journal was not read, if so: this user's journal does not have root's changes.
@@ -108,7 +108,7 @@ pub(crate) fn note_unread(store: &Store) {
 pub(crate) fn device(restored: &DeviceRestored, dry_run: bool) -> Result<(), Failure> {
     let DeviceRestored { ifname, .. } = restored;
     // A closed output must not hide what could not be put back.
-    let told = if restored.gone {
+    let printed = if restored.gone {
         print(&format!("{ifname}: the device is gone, and what was changed with it\n"))
     } else if !restored.changes.is_empty() {
         print(&changed(ifname, &restored.changes))
@@ -128,25 +128,25 @@ pub(crate) fn device(restored: &DeviceRestored, dry_run: bool) -> Result<(), Fai
         };
         say(&format!("{ifname}: {what}"));
     }
-    told
+    printed
 }
 
 fn process(restored: &ProcessRestored, dry_run: bool) -> Result<(), Failure> {
     let ProcessRestored { pid, changes, gone, left, forgotten } = restored;
     let verb = if dry_run { "would be put back" } else { "put back" };
-    let mut told = Ok(());
+    let mut printed = Ok(());
     for change in changes {
-        told = told.and(print(&format!("process {pid}: {verb}: {change}\n")));
+        printed = printed.and(print(&format!("process {pid}: {verb}: {change}\n")));
     }
     if *gone > 0 {
         let with = "with the process or its descriptors";
-        told = told.and(print(&format!("process {pid}: {gone} gone {with}\n")));
+        printed = printed.and(print(&format!("process {pid}: {gone} gone {with}\n")));
     }
     let end = if *forgotten { " (forgotten)" } else { "" };
     for why in left {
         say(&format!("{why}{end}"));
     }
-    told
+    printed
 }
 
 fn also(also: &OtherJournal, dry_run: bool) {

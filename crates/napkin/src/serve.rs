@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         Err(error) => Failure::of(error),
     };
     // The program that ended it waits for its exit and may read no more: do not block.
-    Err(failure.told(tell))
+    Err(failure.print_by(tell))
 }
 
 /// Prints a line to standard error, unless that blocks for 1 s. The calling thread also takes the signals: blocked on

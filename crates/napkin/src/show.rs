@@ -177,7 +177,7 @@ type Place<'a> = (&'a str, Vec<u32>);
 
 /// The settings and notes below the table. Instances with equal texts share an entry.
 fn settings(lines: &[Line<'_>], report: &Report, one: bool) -> String {
-    let mut told: Vec<(Vec<Place<'_>>, String)> = Vec::new();
+    let mut entries: Vec<(Vec<Place<'_>>, String)> = Vec::new();
     for line in lines {
         let policy = &line.group.napis[0].policy;
         let set = spelled_out(&line.group.napis[0].napi.settings);
@@ -197,16 +197,16 @@ fn settings(lines: &[Line<'_>], report: &Report, one: bool) -> String {
             continue;
         }
         let place = (line.device.ifname.as_str(), line.group.ids());
-        match told.iter_mut().find(|(_, known)| *known == text) {
+        match entries.iter_mut().find(|(_, known)| *known == text) {
             Some((places, _)) => match places.iter_mut().find(|(ifname, _)| *ifname == place.0) {
                 Some((_, ids)) => ids.extend(place.1),
                 None => places.push(place),
             },
-            None => told.push((vec![place], text)),
+            None => entries.push((vec![place], text)),
         }
     }
     let mut text = String::new();
-    for (places, what) in told {
+    for (places, what) in entries {
         const PLACES: usize = 3;
         let more = match places.len().saturating_sub(PLACES) {
             0 => String::new(),

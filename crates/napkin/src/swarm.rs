@@ -10,7 +10,7 @@ use napkin_workload::machine::swarm::{self, State};
 use serde_json::json;
 
 use crate::attempt::{self, Attempt};
-use crate::failure::{Failure, print, say, told_first};
+use crate::failure::{Failure, print, print_failure, say};
 use crate::units;
 
 /// Real time to the first line of progress.
@@ -120,12 +120,12 @@ pub(crate) fn run(args: &Swarm) -> Result<(), Failure> {
         if state.next > from.next {
             partial.keep("swarm", state.next, &state);
         }
-        told_first(print(&format!("{}; every invariant held so far\n", line(&state.summary))));
+        print_failure(print(&format!("{}; every invariant held so far\n", line(&state.summary))));
         return Err(attempt.ended(interrupted, &format!("the next seed is {}", state.next)));
     }
-    let told = print(&format!("{}; every invariant held\n", line(&state.summary)));
+    let printed = print(&format!("{}; every invariant held\n", line(&state.summary)));
     attempt.end();
-    told
+    printed
 }
 
 /// The size of a swarm: its seeds, or its time.

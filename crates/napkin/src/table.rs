@@ -96,8 +96,8 @@ mod tests {
             let text = fitting(&header, vec![row("base"), row(long)], &[0, 3, 2, 1], width);
             assert!(text.lines().all(|line| line.chars().count() <= width), "{width}:\n{text}");
             assert!(text.replace("\n  ", "").contains(&format!("[1]: {long}\n")), "{text}");
-            let told = text.replace("\n  ", " ");
-            assert!(header.iter().all(|name| told.contains(name)), "{width}:\n{text}");
+            let unwrapped = text.replace("\n  ", " ");
+            assert!(header.iter().all(|name| unwrapped.contains(name)), "{width}:\n{text}");
             // The verdict's figure takes precedence over the other columns, and is never cut.
             assert!(text.contains("0.41 [0.36,0.47]\n"), "{width}:\n{text}");
         }
