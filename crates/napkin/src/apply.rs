@@ -211,11 +211,11 @@ fn watched(
     let guard = if suspends { guards.0.start(Some(&hold), true, false) } else { None };
     let time = Time(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
     let then = if stays { "watched" } else { "held" };
-    let (also, applied) = (args.clone(), hold.applied().clone());
+    let (thread_args, applied) = (args.clone(), hold.applied().clone());
     // Printed by a thread of its own: a closed or blocked output must neither end nor delay the watch.
     let tell = std::thread::Builder::new().name("tell".into()).spawn(move || {
-        let printed = print_applied(&also, &applied, neighbours.as_ref());
-        say(&format!("{}: {then} for {time}; Ctrl-C puts it back", also.dev));
+        let printed = print_applied(&thread_args, &applied, neighbours.as_ref());
+        say(&format!("{}: {then} for {time}; Ctrl-C puts it back", thread_args.dev));
         printed
     });
     let tell = tell.map_err(Failure::of)?;
@@ -275,7 +275,7 @@ fn watched(
         }
     };
     let restored = restored?;
-    match (exit, ended(args, &restored, why.as_deref(), unchanged)) {
+    match (exit, print_end(args, &restored, why.as_deref(), unchanged)) {
         // An incomplete restoration takes precedence.
         (_, Err(Failure::Exit(code))) => Err(Failure::Exit(code)),
         (Some(code), shown) => {
@@ -388,7 +388,7 @@ impl Apply {
 
 /// Prints what was put back; in JSON also the guard's reason, if it ended the policy. `unchanged`: nothing had been
 /// changed.
-fn ended(
+fn print_end(
     args: &Apply,
     restored: &DeviceRestored,
     guard: Option<&str>,

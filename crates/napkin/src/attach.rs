@@ -59,7 +59,7 @@ pub(crate) struct Attach {
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: i32,
     #[command(flatten)]
-    how: How,
+    options: SessionArgs,
     /// Put everything back after this time.
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
     limit: Option<Duration>,
@@ -73,7 +73,7 @@ const PIN_FOR: Duration = Duration::from_millis(300);
 
 /// What is set, and how much is told.
 #[derive(Debug, clap::Args)]
-pub(crate) struct How {
+pub(crate) struct SessionArgs {
     /// The policy: a preset, a member of a family, or one spelled out; see `napkin policies`.
     #[arg(long, value_name = "POLICY", value_parser = policy)]
     pub(crate) policy: Policy,
@@ -102,38 +102,38 @@ pub(crate) struct How {
 }
 
 pub(crate) fn run(args: &Attach) -> Result<(), Failure> {
-    let how = &args.how;
+    let options = &args.options;
     // Signals are blocked before the first change.
     let signals = match args.once {
         true => Signals::block_termination(),
         false => Signals::block_termination_and_stop(),
     };
     let signals = signals.map_err(Failure::of)?;
-    let mut session = how.begin(Some(args.pid))?;
-    let mut lines = Lines::new(how.detail());
+    let mut session = options.begin(Some(args.pid))?;
+    let mut lines = Lines::new(options.detail());
     let mut tell = |event: &Event| lines.line(event).iter().for_each(|line| say(line));
     if args.once {
-        let left = session.leave(how.pin.then_some(PIN_FOR), &mut tell);
-        return how.left(&left);
+        let left = session.leave(options.pin.then_some(PIN_FOR), &mut tell);
+        return options.report_left(&left);
     }
-    how.watch(&mut session);
+    options.watch(&mut session);
     let ended = session.keep(args.limit, &signals, &mut tell, &mut || say(NOT_STOPPED));
     let end = session.end(&mut tell);
     if ended != Ended::Processes {
-        how.note(&restored(&end.program));
-        if left_before(args.pid) {
-            how.note("what another napkin set there is left so: napkin restore puts it back");
+        options.note(&restored(&end.program));
+        if has_journal(args.pid) {
+            options.note("what another napkin set there is left so: napkin restore puts it back");
         }
     }
-    let device = device_put_back(end.device);
+    let device = check_device_restored(end.device);
     if end.program.failed > 0 {
         return Err(Failure::Failed("not everything was put back: try napkin restore".into()));
     }
-    device.and(all_set(end.unset))
+    device.and(check_all_set(end.unset))
 }
 
 /// Fails if something could not be set in `unset` processes.
-pub(crate) fn all_set(unset: usize) -> Result<(), Failure> {
+pub(crate) fn check_all_set(unset: usize) -> Result<(), Failure> {
     match unset {
         0 => Ok(()),
         1 => Err(Failure::Failed("not everything was set: see above for the process".into())),
@@ -144,7 +144,7 @@ pub(crate) fn all_set(unset: usize) -> Result<(), Failure> {
 }
 
 /// Fails if not everything was put back on the device.
-pub(crate) fn device_put_back(
+pub(crate) fn check_device_restored(
     restored: Option<Result<DeviceRestored, ApplyError>>,
 ) -> Result<(), Failure> {
     let Some(restored) = restored.transpose().map_err(Failure::of)? else { return Ok(()) };
@@ -158,7 +158,7 @@ pub(crate) fn device_put_back(
 }
 
 /// Whether the journal still has changes of this process.
-fn left_before(pid: i32) -> bool {
+fn has_journal(pid: i32) -> bool {
     let found = Store::open().and_then(|store| store.survey()).unwrap_or_default();
     found.iter().any(|it| match it {
         Found::Process(journal) => journal.process().0 == pid && !journal.is_elsewhere(),
@@ -166,7 +166,7 @@ fn left_before(pid: i32) -> bool {
     })
 }
 
-impl How {
+impl SessionArgs {
     /// Begins a session with this program, or, without a pid, with one to be started. Prints a line for each part of
     /// the policy that will not be set.
     pub(crate) fn begin(&self, pid: Option<i32>) -> Result<Session, Failure> {
@@ -217,8 +217,8 @@ impl How {
     }
 
     /// Reports what `--once` has set and left in force.
-    fn left(&self, left: &Left) -> Result<(), Failure> {
-        all_set(left.unset)?;
+    fn report_left(&self, left: &Left) -> Result<(), Failure> {
+        check_all_set(left.unset)?;
         self.note(if left.set {
             "left so: napkin restore puts it back"
         } else {

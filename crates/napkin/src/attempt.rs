@@ -78,30 +78,30 @@ impl Attempt {
 
     /// Prints how far an interrupted run came and how to resume it. Returns the exit code of the signal.
     pub(crate) fn interrupted(&self, interrupted: Interrupted) -> Failure {
-        self.ended(interrupted, &self.far())
+        self.interrupted_at(interrupted, &self.progress())
     }
 
     /// As [`Attempt::interrupted`], with a text of the caller's for how far it came.
-    pub(crate) fn ended(&self, interrupted: Interrupted, far: &str) -> Failure {
-        say(&format!("interrupted: {far}{}", self.how()));
+    pub(crate) fn interrupted_at(&self, interrupted: Interrupted, progress: &str) -> Failure {
+        say(&format!("interrupted: {progress}{}", self.resume_hint()));
         Failure::Exit(interrupted.exit_code())
     }
 
-    fn far(&self) -> String {
+    fn progress(&self) -> String {
         format!("{} of {} measurements done", self.partial.done(), self.all)
     }
 
     /// Prints how to resume after a failure of the run, or of writing its results. Returns the failure.
     pub(crate) fn failed(&self, failure: Failure) -> Failure {
         if let Ok(Some(_)) = self.partial.kept() {
-            say(&format!("{}{}", self.far(), self.how()));
+            say(&format!("{}{}", self.progress(), self.resume_hint()));
         }
         failure
     }
 
-    fn how(&self) -> String {
+    fn resume_hint(&self) -> String {
         match self.partial.kept() {
-            Ok(Some(path)) => format!("; go on with: {}", again(Some(path))),
+            Ok(Some(path)) => format!("; go on with: {}", resume_command(Some(path))),
             Ok(None) => String::new(),
             Err(why) => format!("; they could not be kept: {why}"),
         }
@@ -118,7 +118,7 @@ pub(crate) fn world_of(path: &Path, workload: &str) -> Option<String> {
 }
 
 /// The command line of this process with `--resume` and, if the command takes one, the file.
-pub(crate) fn again(path: Option<&Path>) -> String {
+pub(crate) fn resume_command(path: Option<&Path>) -> String {
     let mut arguments: Vec<String> =
         std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned()).collect();
     if let Some(place) = arguments.iter().position(|it| it == "--resume") {

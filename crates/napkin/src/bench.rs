@@ -350,7 +350,7 @@ fn all(
             }
         }
     }
-    outputs.has_all_of(attempt);
+    outputs.finish_run(attempt);
     printed
 }
 

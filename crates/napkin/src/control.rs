@@ -19,20 +19,20 @@ const GONE: &str = "gone";
 const IDLE_GAP: &str = "idle-gap-min";
 
 pub(crate) fn dev_get(args: &DevGet) -> Result<(), Failure> {
-    let asked = Request::new(Verb::DevGet).with("ifindex", args.ifindex);
-    show(&args.target, &asked, &["ifindex", "ifname", "mac", "vlan", "ipv4", "ipv6", "napi-ids"])
+    let query = Request::new(Verb::DevGet).with("ifindex", args.ifindex);
+    show(&args.target, &query, &["ifindex", "ifname", "mac", "vlan", "ipv4", "ipv6", "napi-ids"])
 }
 
 pub(crate) fn queue_get(args: &QueueGet) -> Result<(), Failure> {
-    let asked = Request::new(Verb::QueueGet)
+    let query = Request::new(Verb::QueueGet)
         .with("ifindex", args.ifindex)
         .with("type", args.kind.as_deref())
         .with("id", args.id);
-    show(&args.target, &asked, &["ifindex", "type", "id", "napi-id", GONE])
+    show(&args.target, &query, &["ifindex", "type", "id", "napi-id", GONE])
 }
 
 pub(crate) fn napi_get(args: &NapiGet) -> Result<(), Failure> {
-    let asked = Request::new(Verb::NapiGet).with("id", args.id).with("ifindex", args.ifindex);
+    let query = Request::new(Verb::NapiGet).with("id", args.id).with("ifindex", args.ifindex);
     let names: Vec<&str> = INSTANCE_KEYS.iter().map(|key| key.name).collect();
     let settings = &[&["ifindex", "ifname", "id", "pid"], &names[..], &["weight", GONE]].concat();
     let counts: &[&str] = &[
@@ -50,11 +50,11 @@ pub(crate) fn napi_get(args: &NapiGet) -> Result<(), Failure> {
         "handovers",
         IDLE_GAP,
     ];
-    show(&args.target, &asked, if args.counts { counts } else { settings })
+    show(&args.target, &query, if args.counts { counts } else { settings })
 }
 
 pub(crate) fn qstats_get(args: &QstatsGet) -> Result<(), Failure> {
-    let asked = Request::new(Verb::QstatsGet)
+    let query = Request::new(Verb::QstatsGet)
         .with("ifindex", args.ifindex)
         .with("scope", args.scope.as_deref());
     let by_queue: &[&str] = &["queue-type", "queue-id"];
@@ -69,54 +69,54 @@ pub(crate) fn qstats_get(args: &QstatsGet) -> Result<(), Failure> {
         "tx-hw-drops",
         "stack",
     ];
-    show(&args.target, &asked, &[&["ifindex", "ifname"], place, counters].concat())
+    show(&args.target, &query, &[&["ifindex", "ifname"], place, counters].concat())
 }
 
 pub(crate) fn napi_set(args: &NapiSet) -> Result<(), Failure> {
-    let asked = Request::new(Verb::NapiSet).with("id", Some(args.id));
-    set(&args.target, &with(asked, &args.settings)?)
+    let query = Request::new(Verb::NapiSet).with("id", Some(args.id));
+    set(&args.target, &with_settings(query, &args.settings)?)
 }
 
 pub(crate) fn dev_set(args: &DevSet) -> Result<(), Failure> {
-    let asked = Request::new(Verb::DevSet).with("ifindex", Some(args.ifindex));
-    set(&args.target, &with(asked, &args.settings)?)
+    let query = Request::new(Verb::DevSet).with("ifindex", Some(args.ifindex));
+    set(&args.target, &with_settings(query, &args.settings)?)
 }
 
 /// Adds the given settings to a request; fails if there are none.
-fn with(asked: Request, settings: &Settings) -> Result<Request, Failure> {
+fn with_settings(query: Request, settings: &Settings) -> Result<Request, Failure> {
     if settings.given.is_empty() && settings.weight.is_none() {
         let what = "nothing is to be changed: give a setting, as in --threaded busy-poll";
         return Err(Failure::Usage(what.into()));
     }
-    let with = |asked: Request, (key, value): &(&'static Key, u64)| {
-        asked.with(key.name, Some(setting::to_json(key, *value)))
+    let with = |query: Request, (key, value): &(&'static Key, u64)| {
+        query.with(key.name, Some(setting::to_json(key, *value)))
     };
-    Ok(settings.given.iter().fold(asked, with).with("weight", settings.weight))
+    Ok(settings.given.iter().fold(query, with).with("weight", settings.weight))
 }
 
 /// Sends a request to the engine and prints the warnings of the answer.
-fn ask(target: &Target, asked: &Request) -> Result<Vec<Record>, Failure> {
+fn ask(target: &Target, query: &Request) -> Result<Vec<Record>, Failure> {
     let answer =
-        choose(target.control.as_deref(), "--control PATH").and_then(|path| request(&path, asked));
+        choose(target.control.as_deref(), "--control PATH").and_then(|path| request(&path, query));
     let Answer { records, warnings, .. } =
         answer.map_err(|error: ClientError| Failure::of(error))?;
     warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
     Ok(records)
 }
 
-fn set(target: &Target, asked: &Request) -> Result<(), Failure> {
-    let answer = ask(target, asked)?;
+fn set(target: &Target, query: &Request) -> Result<(), Failure> {
+    let answer = ask(target, query)?;
     if target.json { print_json(&answer.into()) } else { Ok(()) }
 }
 
-fn show(target: &Target, asked: &Request, columns: &[&str]) -> Result<(), Failure> {
-    let records = ask(target, asked)?;
+fn show(target: &Target, query: &Request, columns: &[&str]) -> Result<(), Failure> {
+    let records = ask(target, query)?;
     if target.json {
         return print_json(&records.into());
     }
-    let is_so = |name: &str| records.iter().any(|it| it.get(name) == Some(&Value::Bool(true)));
+    let is_true = |name: &str| records.iter().any(|it| it.get(name) == Some(&Value::Bool(true)));
     let columns: Vec<&str> =
-        columns.iter().copied().filter(|name| *name != GONE || is_so(name)).collect();
+        columns.iter().copied().filter(|name| *name != GONE || is_true(name)).collect();
     let row = |record: &Record| columns.iter().map(|name| cell(name, record.get(*name))).collect();
     print(&table::columns(&columns, records.iter().map(row).collect()))
 }

@@ -17,10 +17,10 @@ use crate::policies::policy;
 use crate::{guard, policies, table, units};
 
 /// How long `keep` waits for the keeper to put a new wish in force, before it reports the wish as not held.
-const PATIENCE: Duration = Duration::from_secs(3);
+const KEEPER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The ids of the arguments that define a wish, which --list and --check exclude.
-const OF_A_WISH: [&str; 11] =
+const WISH_ARGUMENTS: [&str; 11] =
     ["policy", "dev", "driver", "mac", "queues", "cpus", "rt", "unit", "pin", "name", "yes"];
 
 /// Arguments of `keep`.
@@ -116,10 +116,10 @@ pub(crate) struct Keep {
     #[arg(long)]
     yes: bool,
     /// Check files, or without any all of /etc/napkin, and write nothing.
-    #[arg(long, value_name = "FILE", num_args = 0.., conflicts_with = "list", conflicts_with_all = OF_A_WISH)]
+    #[arg(long, value_name = "FILE", num_args = 0.., conflicts_with = "list", conflicts_with_all = WISH_ARGUMENTS)]
     check: Option<Vec<PathBuf>>,
     /// List all wishes, and whether each is in force now.
-    #[arg(long, conflicts_with_all = OF_A_WISH)]
+    #[arg(long, conflicts_with_all = WISH_ARGUMENTS)]
     list: bool,
     /// With --list or --check: print JSON.
     #[arg(long)]
@@ -265,10 +265,12 @@ fn write(args: &Keep, policy: Policy) -> Result<(), Failure> {
         guard::unwatched_wish();
     }
     match keeper() {
-        Some(holder) => match Survey::of(&directory, &wish.name, PATIENCE).map_err(Failure::of)? {
-            Some(standing) => print_standing(&standing, &holder),
-            None => check_read(&directory, &wish),
-        },
+        Some(holder) => {
+            match Survey::of(&directory, &wish.name, KEEPER_TIMEOUT).map_err(Failure::of)? {
+                Some(standing) => print_standing(&standing, &holder),
+                None => check_read(&directory, &wish),
+            }
+        }
         None => {
             refused.own.iter().for_each(|why| say(&format!("refused: {why}")));
             let printed = print(

@@ -6,7 +6,7 @@ use std::process::Command;
 use napkin_linux::attach::{Exit, Lines, RunEvent};
 use napkin_os::{signals::Signals, signals::end_by_signal};
 
-use crate::attach::{How, all_set, device_put_back};
+use crate::attach::{SessionArgs, check_all_set, check_device_restored};
 use crate::failure::{Failure, say};
 
 /// The exit code for failures of napkin itself, as `env` and `timeout` have it.
@@ -48,7 +48,7 @@ Examples:
 Then: napkin doctor $(pidof memcached), which says whether the mode is active")]
 pub(crate) struct Run {
     #[command(flatten)]
-    how: How,
+    options: SessionArgs,
     /// The program and its arguments.
     #[arg(
         value_name = "PROGRAM",
@@ -60,7 +60,7 @@ pub(crate) struct Run {
 }
 
 pub(crate) fn run(args: &Run) -> Result<(), Failure> {
-    let how = &args.how;
+    let options = &args.options;
     let Some((program, arguments)) = args.program.split_first() else {
         return Err(Failure::Usage("name the program".into()));
     };
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     let prepared = (|| -> Result<_, Failure> {
         // Signals are blocked before the first change, and passed on to the program.
         let signals = Signals::block(&Signals::FORWARDED).map_err(Failure::of)?;
-        Ok((signals, how.begin(None)?))
+        Ok((signals, options.begin(None)?))
     })();
     let (signals, mut session) = match prepared {
         Ok(prepared) => prepared,
@@ -77,11 +77,11 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
             return Err(Failure::Exit(UNSTARTED));
         }
     };
-    how.watch(&mut session);
-    let mut lines = Lines::new(how.detail());
+    options.watch(&mut session);
+    let mut lines = Lines::new(options.detail());
     let mut tell = |event: RunEvent<'_>| match event {
         RunEvent::Event(event) => lines.line(event).iter().for_each(|line| say(line)),
-        RunEvent::Remaining(count) => how.note(&format!(
+        RunEvent::Remaining(count) => options.note(&format!(
             "the program has ended; waiting for what it left behind ({count} processes)"
         )),
         _ => {}
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     command.args(arguments);
     let ended = session.run(&mut command, &signals, &mut tell);
     let end = session.end(&mut |_| {});
-    let (set, device) = (all_set(end.unset), device_put_back(end.device));
+    let (set, device) = (check_all_set(end.unset), check_device_restored(end.device));
     // The program's own exit code takes precedence, unless it is 0.
     let left = set.map_err(Failure::report).is_err() | device.map_err(Failure::report).is_err();
     match ended {

@@ -18,7 +18,7 @@ use crate::{outputs, units};
 
 /// What is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Asked {
+enum RequestKind {
     /// Datagrams of an echo server (or of a sink, which answers nothing).
     Udp,
     /// Messages of an echo server over TCP.
@@ -65,7 +65,7 @@ Examples (the first has the service, in another terminal):
 pub(crate) struct Load {
     /// What is asked.
     #[arg(required_unless_present = "pcap", conflicts_with = "pcap")]
-    what: Option<Asked>,
+    what: Option<RequestKind>,
     /// Send the frames of this capture again (pcap or pcapng).
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
@@ -138,9 +138,9 @@ pub(crate) struct Load {
 }
 
 /// Requests a second without `--rate`.
-const USUAL_RATE: u64 = 10_000;
+const DEFAULT_RATE: u64 = 10_000;
 /// Measured time without `--for`.
-const USUAL_TIME: Duration = Duration::from_secs(5);
+const DEFAULT_TIME: Duration = Duration::from_secs(5);
 
 fn service(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "give ADDRESS:PORT, as in 10.99.0.1:7 or [fd00:99::1]:7")
@@ -163,17 +163,17 @@ pub(crate) fn load(args: &Load) -> Result<(), Failure> {
     };
     outputs::check(args.json.as_deref())?;
     if let Some(path) = &args.pcap {
-        args.json.as_ref().map_or(Ok(()), |json| outputs::apart(path, json))?;
-        let figures = replay(&of_file(args, path), &mut tell).map_err(failure)?;
+        args.json.as_ref().map_or(Ok(()), |json| outputs::check_not_input(path, json))?;
+        let figures = replay(&replay_config(args, path), &mut tell).map_err(failure)?;
         if figures.sent == 0 && figures.signal.is_some() {
             say(&figures.to_string());
             return ended(figures.signal, Ok(()));
         }
         let whole = json!({ "file": path.display().to_string(), "figures": figures });
-        return ended(figures.signal, shown(args, &whole, &figures));
+        return ended(figures.signal, show(args, &whole, &figures));
     }
     // clap does not ask for --pcap where a kind of request is given, which conflicts with it: check here.
-    if of_file(args, Path::new("")).rewrite != Rewrite::default() || args.repeat != 1 {
+    if replay_config(args, Path::new("")).rewrite != Rewrite::default() || args.repeat != 1 {
         let why = "--repeat, --dst-mac, --src-mac, --dst-ip and --src-ip are of a file's frames: give --pcap FILE";
         return Err(Failure::Usage(why.into()));
     }
@@ -185,17 +185,17 @@ pub(crate) fn load(args: &Load) -> Result<(), Failure> {
     };
     let config = LoadConfig {
         ask: match what {
-            Asked::Udp => Protocol::Udp,
-            Asked::Tcp => Protocol::Tcp,
-            Asked::Memcached => Protocol::Memcached,
+            RequestKind::Udp => Protocol::Udp,
+            RequestKind::Tcp => Protocol::Tcp,
+            RequestKind::Memcached => Protocol::Memcached,
         },
         device: args.device.clone(),
         network: args.address,
         to,
-        per_second: args.rate.as_ref().map_or(Some(USUAL_RATE), |rate| rate.0),
+        per_second: args.rate.as_ref().map_or(Some(DEFAULT_RATE), |rate| rate.0),
         bytes: args.bytes,
         flows: args.flows,
-        time: args.time.unwrap_or(USUAL_TIME),
+        time: args.time.unwrap_or(DEFAULT_TIME),
         cpu: args.cpu,
         seed: args.seed,
     };
@@ -206,7 +206,7 @@ pub(crate) fn load(args: &Load) -> Result<(), Failure> {
         return ended(figures.signal, Ok(()));
     }
     let whole = json!({ "to": to.to_string(), "bytes": config.bytes, "flows": config.flows, "figures": figures });
-    ended(figures.signal, shown(args, &whole, &figures))
+    ended(figures.signal, show(args, &whole, &figures))
 }
 
 /// The result of the command once its figures are shown: after a signal, 128 and its number.
@@ -217,7 +217,7 @@ fn ended(signal: Option<i32>, shown: Result<(), Failure>) -> Result<(), Failure>
     Err(Failure::by_signal(signal))
 }
 
-fn of_file(args: &Load, path: &Path) -> ReplayConfig {
+fn replay_config(args: &Load, path: &Path) -> ReplayConfig {
     ReplayConfig {
         file: path.to_owned(),
         device: args.device.clone(),
@@ -240,7 +240,7 @@ fn of_file(args: &Load, path: &Path) -> ReplayConfig {
 }
 
 /// Writes the figures to the JSON file, if any, and prints them.
-fn shown(args: &Load, whole: &Value, figures: &impl Display) -> Result<(), Failure> {
+fn show(args: &Load, whole: &Value, figures: &impl Display) -> Result<(), Failure> {
     let written = args
         .json
         .as_deref()

@@ -155,7 +155,7 @@ pub(crate) fn bench(
     if Failure::is_failure(&printed) {
         return printed.map_err(|failure| attempt.failed(failure));
     }
-    outputs.has_all_of(attempt);
+    outputs.finish_run(attempt);
     traced?;
     let ran = report.rows.iter().map(|row| row.repetitions.len() as u64).sum::<u64>();
     let failed = runs.saturating_sub(ran);

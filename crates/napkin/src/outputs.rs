@@ -16,7 +16,7 @@ pub(crate) fn check<'a>(files: impl IntoIterator<Item = &'a Path>) -> Result<(),
 }
 
 /// Refuses an output file that is the input file, also by another name: a link counts as the same file.
-pub(crate) fn apart(read: &Path, out: &Path) -> Result<(), Failure> {
+pub(crate) fn check_not_input(read: &Path, out: &Path) -> Result<(), Failure> {
     if file::is_stdout(out) {
         return Ok(());
     }
@@ -47,7 +47,7 @@ pub(crate) struct Outputs<'a> {
 }
 
 /// The text that says what a workload shows, by its name.
-fn shows(workload: &str) -> &'static str {
+fn description(workload: &str) -> &'static str {
     napkin_workload::find(workload).map_or("", |it| it.shows())
 }
 
@@ -79,7 +79,8 @@ impl<'a> Outputs<'a> {
 
     /// Prints what a workload shows, before it runs.
     pub(crate) fn announce(&self, heading: &str, workload: &str) -> Result<(), Failure> {
-        let lines = [heading, shows(workload)].map(|line| text::wrap(line, self.width) + "\n");
+        let lines =
+            [heading, description(workload)].map(|line| text::wrap(line, self.width) + "\n");
         self.tell(&lines.concat())
     }
 
@@ -94,7 +95,7 @@ impl<'a> Outputs<'a> {
         json: Option<&Path>,
         whole: bool,
     ) -> Result<(), Failure> {
-        self.page.add(heading, shows(&report.workload), columns, report);
+        self.page.add(heading, description(&report.workload), columns, report);
         self.reports.push(report.clone());
         let mut out = table::render(&report.rows, columns, self.width);
         let notes = report.notes.iter().map(|note| format!("note: {note}"));
@@ -144,7 +145,7 @@ impl<'a> Outputs<'a> {
     }
 
     /// Takes a run that is shown and whose figures are written. Its file is removed once the page is written as well.
-    pub(crate) fn has_all_of(&mut self, attempt: Attempt) {
+    pub(crate) fn finish_run(&mut self, attempt: Attempt) {
         let over = match self.path {
             Some(_) => self.last.replace(attempt),
             None => Some(attempt),

@@ -114,7 +114,7 @@ fn one(text: &str, json: bool) -> Result<(), Failure> {
         .map_err(|error: napkin_policy::PolicyError| Failure::Usage(error.to_string()))?;
     // A policy that is spelled out may equal a named one.
     let name = policy.to_string();
-    let (proposal, what, cost) = explanation(&policy, &name).unwrap_or_else(|| {
+    let (proposal, what, cost) = named_explanation(&policy, &name).unwrap_or_else(|| {
         ("yours", "As spelled out below.".to_owned(), "What its parts cost.".to_owned())
     });
     if json {
@@ -139,7 +139,7 @@ fn one(text: &str, json: bool) -> Result<(), Failure> {
 }
 
 /// The proposal, the effect and the cost of a policy, if it has a name.
-fn explanation(policy: &Policy, name: &str) -> Option<(&'static str, String, String)> {
+fn named_explanation(policy: &Policy, name: &str) -> Option<(&'static str, String, String)> {
     if let Some(Preset { proposal, what, cost, .. }) = Preset::find(name) {
         return Some((proposal, (*what).to_owned(), (*cost).to_owned()));
     }

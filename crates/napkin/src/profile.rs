@@ -120,7 +120,7 @@ fn list() -> Result<(), Failure> {
     print(&table::wrapped(&["profile", "CPUs", "queues", "experiment", "what it describes"], rows))
 }
 
-fn from(constant: &StatedConstant<'_>) -> String {
+fn origin_text(constant: &StatedConstant<'_>) -> String {
     let within = |range: &RangeInclusive<f64>| {
         let show = |end: &f64| constant.key.takes.show(*end);
         format!("{} to {}", show(range.start()), show(range.end()))
@@ -153,7 +153,7 @@ fn show(profile: &Profile, json: bool) -> Result<(), Failure> {
                     "fitted": matches!(constant.origin, Origin::Fitted(_)),
                     "assumed": matches!(constant.origin, Origin::Assumed { .. }),
                     "inherited": constant.inherited,
-                    "from": from(&constant),
+                    "from": origin_text(&constant),
                     "what": constant.key.what,
                 });
                 (constant.key.path(), value)
@@ -167,7 +167,7 @@ fn show(profile: &Profile, json: bool) -> Result<(), Failure> {
     }
     let rows = profile.constants().map(|constant| {
         let value = constant.key.takes.show(constant.value);
-        vec![constant.key.path(), value, constant.key.what.to_owned(), from(&constant)]
+        vec![constant.key.path(), value, constant.key.what.to_owned(), origin_text(&constant)]
     });
     let header = ["constant", "value", "what it is", "from"];
     let based = profile.based_on().map(|base| format!(" (based on {base})")).unwrap_or_default();

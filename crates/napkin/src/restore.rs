@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Restore) -> Result<(), Failure> {
 
 fn print_restored(restoration: &Restoration, store: &Store, args: &Restore) -> Result<(), Failure> {
     for found in &restoration.also {
-        also(found, args.dry_run);
+        print_other(found, args.dry_run);
     }
     // A closed output must not hide what is left.
     let mut printed = Ok(());
@@ -149,13 +149,13 @@ fn process(restored: &ProcessRestored, dry_run: bool) -> Result<(), Failure> {
     printed
 }
 
-fn also(also: &OtherJournal, dry_run: bool) {
+fn print_other(other: &OtherJournal, dry_run: bool) {
     let dropped = if dry_run { "would be dropped" } else { "dropped" };
     let name = |subject: &Subject| match subject {
         Subject::Device { ifname, .. } => ifname.clone(),
         Subject::Process { pid, .. } => format!("process {pid}"),
     };
-    say(&match also {
+    say(&match other {
         OtherJournal::OtherBoot { subject } => {
             format!("{}: changed before the last boot, which undid it: {dropped}", name(subject))
         }

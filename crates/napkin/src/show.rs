@@ -73,7 +73,7 @@ fn text(report: &Report, one: bool, all: bool) -> String {
         sections.push(instances(&lines));
         sections.push(settings(&lines, report, one));
     }
-    sections.push(without(report, one));
+    sections.push(without_instances(report, one));
     let notes = report.notes.iter().map(|note| wrapped(&format!("Note: {note}."), ""));
     sections.push(notes.collect());
     sections.retain(|section| !section.is_empty());
@@ -224,7 +224,7 @@ fn settings(lines: &[Line<'_>], report: &Report, one: bool) -> String {
 }
 
 /// Devices without an instance: all in one line, or the reason if a single device was asked for.
-fn without(report: &Report, one: bool) -> String {
+fn without_instances(report: &Report, one: bool) -> String {
     let none: Vec<&DeviceReport> =
         report.devices.iter().filter(|device| device.napis.is_empty()).collect();
     if none.is_empty() {

@@ -14,13 +14,13 @@ use crate::failure::{Failure, print, print_failure, say};
 use crate::units;
 
 /// Real time to the first line of progress.
-const FIRST: Duration = Duration::from_secs(1);
+const FIRST_PROGRESS: Duration = Duration::from_secs(1);
 
 /// Real time between two lines of progress.
-const TELL: Duration = Duration::from_secs(10);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// One seed in this many is run twice and compared.
-const TWICE: u64 = 16;
+const REPEAT_EVERY: u64 = 16;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Swarm) -> Result<(), Failure> {
         (None, Some(seed)) => (seed..seed.saturating_add(1), None),
         (None, None) => (0..u64::MAX, Some(args.minutes.unwrap_or(default))),
     };
-    let twice = if args.seed.is_some() { 1 } else { TWICE };
+    let twice = if args.seed.is_some() { 1 } else { REPEAT_EVERY };
     let plan = json!({ "first": range.start, "twice": twice });
     let (interrupt, resume) = (attempt::watch()?, args.resume.as_deref());
     let mut attempt = Attempt::new(interrupt, resume, "swarm", plan, 0)?;
@@ -91,13 +91,13 @@ pub(crate) fn run(args: &Swarm) -> Result<(), Failure> {
     if !args.quiet {
         say(&size(&from, range.end, limit));
     }
-    let (began, mut next) = (Instant::now(), FIRST);
+    let (began, mut next) = (Instant::now(), FIRST_PROGRESS);
     let Attempt { interrupt, partial, .. } = &mut attempt;
     let result = swarm::run(from, range.end, limit, args.jobs, twice, interrupt, |state| {
         if began.elapsed() < next {
             return;
         }
-        next = began.elapsed() + TELL;
+        next = began.elapsed() + PROGRESS_INTERVAL;
         partial.keep("swarm", state.next, state);
         if !args.quiet {
             let left = left(&from, state, range.end, limit).filter(|left| *left >= 1.0);
@@ -121,7 +121,9 @@ pub(crate) fn run(args: &Swarm) -> Result<(), Failure> {
             partial.keep("swarm", state.next, &state);
         }
         print_failure(print(&format!("{}; every invariant held so far\n", line(&state.summary))));
-        return Err(attempt.ended(interrupted, &format!("the next seed is {}", state.next)));
+        return Err(
+            attempt.interrupted_at(interrupted, &format!("the next seed is {}", state.next))
+        );
     }
     let printed = print(&format!("{}; every invariant held\n", line(&state.summary)));
     attempt.end();
@@ -140,7 +142,7 @@ fn size(from: &State, end: u64, limit: Option<Duration>) -> String {
             format!(
                 "{left} seed{}; every {} s: how far, and the time that is left",
                 if left == 1 { "" } else { "s" },
-                TELL.as_secs()
+                PROGRESS_INTERVAL.as_secs()
             )
         }
     }

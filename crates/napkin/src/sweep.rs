@@ -191,7 +191,7 @@ fn merge_files(files: &[PathBuf], out: &Path) -> Result<(), Failure> {
 }
 
 fn plot(path: &Path, plot: &SweepPlot, out: &Path) -> Result<(), Failure> {
-    outputs::apart(path, out)?;
+    outputs::check_not_input(path, out)?;
     outputs::check([out])?;
     let page = plot.page(path, &Provenance::now(crate::COMMIT)).map_err(|error| match error {
         PlotError::Sheet(SheetError::Io { .. }) => Failure::of(error),
@@ -249,12 +249,12 @@ fn points(args: &Run) -> Result<(), Failure> {
         error => Failure::of(error),
     })?;
     if let (Err(interrupted), 1..) = (interrupt.check(), totals.left) {
-        let far = format!("{} of {} points done", totals.points - totals.left, totals.points);
-        let how = match file::is_stdout(&args.out) {
+        let done = format!("{} of {} points done", totals.points - totals.left, totals.points);
+        let hint = match file::is_stdout(&args.out) {
             true => String::new(),
-            false => format!("; go on with: {}", attempt::again(None)),
+            false => format!("; go on with: {}", attempt::resume_command(None)),
         };
-        say(&format!("interrupted: {far}{how}"));
+        say(&format!("interrupted: {done}{hint}"));
         return Err(Failure::Exit(interrupted.exit_code()));
     }
     match file::is_stdout(&args.out) {

@@ -18,17 +18,17 @@ pub(crate) fn width() -> usize {
 
 /// Columns under their headers; long texts are wrapped.
 pub(crate) fn wrapped(header: &[&str], rows: Vec<Vec<String>>) -> String {
-    wrapped_lines(header, harmless(rows))
+    wrapped_lines(header, escape_cells(rows))
 }
 
 /// As [`wrapped`], for napkin's own texts, which may have several lines.
 pub(crate) fn wrapped_lines(header: &[&str], rows: Vec<Vec<String>>) -> String {
-    drawn(header, rows, Some(width() as u16))
+    draw(header, rows, Some(width() as u16))
 }
 
 /// Columns under their headers, not wrapped, so that no number is broken.
 pub(crate) fn columns(header: &[&str], rows: Vec<Vec<String>>) -> String {
-    drawn(header, harmless(rows), None)
+    draw(header, escape_cells(rows), None)
 }
 
 /// As [`columns`], with only the columns that fit on a line, chosen by rank. Below the table: the names of the others,
@@ -39,7 +39,7 @@ pub(crate) fn fitting(
     by_rank: &[usize],
     width: usize,
 ) -> String {
-    let mut rows = harmless(rows);
+    let mut rows = escape_cells(rows);
     let mut signs = Abbreviations::new(width);
     for name in rows.iter_mut().filter_map(|row| row.first_mut()) {
         if let Some(sign) = signs.of(name, name) {
@@ -55,7 +55,7 @@ pub(crate) fn fitting(
         (0..header.len()).partition(|place| chosen.contains(place));
     let rows = rows.iter().map(|row| shown.iter().map(|place| row[*place].clone()).collect());
     let mut out =
-        drawn(&shown.iter().map(|place| header[*place]).collect::<Vec<_>>(), rows.collect(), None);
+        draw(&shown.iter().map(|place| header[*place]).collect::<Vec<_>>(), rows.collect(), None);
     let others: Vec<String> = others.iter().map(|place| header[*place].to_owned()).collect();
     for line in signs.lines().chain(omitted_note(&others)) {
         out.push_str(&text::wrap(&line, width));
@@ -65,11 +65,11 @@ pub(crate) fn fitting(
 }
 
 /// Escapes the cells: a name with a line end would look like another row.
-fn harmless(rows: Vec<Vec<String>>) -> Vec<Vec<String>> {
+fn escape_cells(rows: Vec<Vec<String>>) -> Vec<Vec<String>> {
     rows.into_iter().map(|row| row.iter().map(|cell| escaped(cell)).collect()).collect()
 }
 
-fn drawn(header: &[&str], rows: Vec<Vec<String>>, width: Option<u16>) -> String {
+fn draw(header: &[&str], rows: Vec<Vec<String>>, width: Option<u16>) -> String {
     let header = header.iter().copied().map(str::to_owned).collect();
     table::draw(header, rows, width, |_| false) + "\n"
 }

@@ -59,22 +59,22 @@ fn subcommand(workload: &'static dyn Workload) -> Command {
     let about = workload.about();
     Command::new(workload.name())
         .about(about)
-        .long_about(format!("{about}\n\nWithout --policy: {}.", story(workload)))
+        .long_about(format!("{about}\n\nWithout --policy: {}.", default_policies(workload)))
         .args(workload.settings().iter().map(option))
 }
 
 /// The default policies of a workload: those of its default world, then those of each world that has others.
-fn story(workload: &dyn Workload) -> String {
+fn default_policies(workload: &dyn Workload) -> String {
     let of = |world: &World| {
         let policies = workload.policies(*world);
         policies.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     };
     let (first, others) = workload.worlds().split_first().expect("a world");
-    let mut story = of(first);
+    let mut policies = of(first);
     for world in others.iter().filter(|world| of(world) != of(first)) {
-        story.push_str(&format!("; in {world} {}", of(world)));
+        policies.push_str(&format!("; in {world} {}", of(world)));
     }
-    story
+    policies
 }
 
 fn option(setting: &'static Setting) -> Arg {

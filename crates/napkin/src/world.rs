@@ -35,12 +35,16 @@ pub(crate) fn worlds(chosen: Option<&Chosen>, common: &Common) -> Result<Vec<Wor
         );
         return Err(Failure::Usage(text));
     }
-    foreign(chosen, common, &worlds)?;
+    check_options(chosen, common, &worlds)?;
     Ok(worlds)
 }
 
 /// Refuses an option that none of the worlds has, and several queues if one of several worlds has a single queue.
-fn foreign(chosen: Option<&Chosen>, common: &Common, worlds: &[World]) -> Result<(), Failure> {
+fn check_options(
+    chosen: Option<&Chosen>,
+    common: &Common,
+    worlds: &[World],
+) -> Result<(), Failure> {
     let modelled = &common.modelled;
     let one_queue = |world: &&World| match world {
         World::Machine => false,
