@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use common::namespace::fresh;
-use common::{Place, text};
+use common::{TempDir, text};
 use napkin_kernel::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
 use napkin_kernel::{Setting, device};
 use napkin_testing::{needs, needs_program, test};
@@ -46,13 +46,13 @@ fn with_queues(queues: u32, test: impl FnOnce() + Send) {
     fresh().run(inside).expect("entered");
 }
 
-fn command(home: &Place, args: &str) -> Command {
+fn command(home: &TempDir, args: &str) -> Command {
     let mut command = common::command();
     command.args(args.split(' ')).env("NAPKIN_STATE", home.0.join("state"));
     command
 }
 
-fn napkin(home: &Place, args: &str) -> Output {
+fn napkin(home: &TempDir, args: &str) -> Output {
     command(home, args).output().expect("the binary runs")
 }
 
@@ -71,7 +71,7 @@ fn set(queue: u32, setting: Setting, value: u64) {
     netdev.set_napi(napi.id, setting, value).expect("it takes it");
 }
 
-fn journals(home: &Place) -> usize {
+fn journals(home: &TempDir) -> usize {
     let files = std::fs::read_dir(home.0.join("state")).into_iter().flatten().flatten();
     files.filter(|it| it.path().extension().is_some_and(|it| it == "journal")).count()
 }
@@ -80,7 +80,7 @@ fn journals(home: &Place) -> usize {
 fn killed_at_every_step_restore_gives_the_earlier_state() {
     needs(cfg!(debug_assertions), "a debug build, which has points to be killed at");
     lab(|| {
-        let home = Place::new("apply-kill");
+        let home = TempDir::new("apply-kill");
         set(0, Setting::Threaded, 1);
         set(1, Setting::GroFlushTimeout, 50_000);
         let original = settings();
@@ -121,7 +121,7 @@ fn killed_at_every_step_restore_gives_the_earlier_state() {
 #[test]
 fn for_a_time_only_one_has_the_device_and_a_signal_gives_it_back() {
     lab(|| {
-        let home = Place::new("apply-for");
+        let home = TempDir::new("apply-for");
         let original = settings();
         for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::KILL] {
             let mut child = command(&home, "apply defer20 --dev va --for 1h")
@@ -200,7 +200,7 @@ fn for_a_time_only_one_has_the_device_and_a_signal_gives_it_back() {
 #[test]
 fn many_at_once_leave_what_one_would() {
     lab(|| {
-        let home = Place::new("apply-many");
+        let home = TempDir::new("apply-many");
         let original = settings();
         let names = ["defer20", "suspend20", "threaded", "base", "defer200", "suspend200"];
         let children: Vec<_> = names
@@ -228,7 +228,7 @@ fn many_at_once_leave_what_one_would() {
 #[test]
 fn diff_says_by_its_code_whether_anything_differs() {
     lab(|| {
-        let home = Place::new("diff");
+        let home = TempDir::new("diff");
         let code = |args: &str| napkin(&home, args).status.code();
         assert_eq!(code("diff suspend20 --dev va"), Some(1));
         assert_eq!(code("diff base --dev va"), Some(0));
@@ -259,7 +259,7 @@ fn diff_says_by_its_code_whether_anything_differs() {
 
 /// A state directory in a file system of its own, with room for `pages` pages, visible to this thread and its
 /// children.
-fn small(home: &Place, pages: u32) -> std::path::PathBuf {
+fn small(home: &TempDir, pages: u32) -> std::path::PathBuf {
     let state = home.0.join("state");
     DirBuilder::new().mode(0o700).create(&state).expect("a directory");
     let options = CString::new(format!("size={}k,mode=700", pages * 4)).expect("no NUL");
@@ -280,7 +280,7 @@ fn on_a_full_disk_everything_is_put_back_all_the_same() {
     with_queues(16, || {
         let original = settings();
         for end in [Signal::TERM, Signal::KILL] {
-            let home = Place::new("apply-full");
+            let home = TempDir::new("apply-full");
             let state = small(&home, 16);
             let mut child = command(&home, "apply suspend20 --dev va --for 1h")
                 .stdout(Stdio::null())
@@ -305,7 +305,7 @@ fn on_a_full_disk_everything_is_put_back_all_the_same() {
             rustix::mount::unmount(&state, rustix::mount::UnmountFlags::DETACH).expect("ours");
         }
         // Room for a part of the journal only: apply stops there, and puts everything back.
-        let home = Place::new("apply-full");
+        let home = TempDir::new("apply-full");
         let state = small(&home, 1);
         let output = napkin(&home, "apply suspend20 --dev va");
         let said = text(&output.stderr);
@@ -320,7 +320,7 @@ fn on_a_full_disk_everything_is_put_back_all_the_same() {
 fn what_run_could_not_put_back_is_in_its_exit_code() {
     needs_program("ip");
     lab(|| {
-        let home = Place::new("run-left");
+        let home = TempDir::new("run-left");
         let code = |program: &str| {
             let script = format!("{program}; ip link set va down; exit $0");
             let mut run = command(&home, "run -q --policy suspend20 --dev va -- sh -c");
@@ -341,7 +341,7 @@ fn what_run_could_not_put_back_is_in_its_exit_code() {
 #[test]
 fn without_rights_what_can_be_done_is_done_and_the_right_is_named() {
     lab(|| {
-        let home = Place::new("apply-rights");
+        let home = TempDir::new("apply-rights");
         let before = settings();
         let without = |args: &str| {
             let mut command = command(&home, args);
@@ -377,7 +377,7 @@ fn without_rights_what_can_be_done_is_done_and_the_right_is_named() {
 fn whoever_could_cut_himself_off_is_asked_first() {
     needs_program("ip");
     lab(|| {
-        let home = Place::new("apply-lifeline");
+        let home = TempDir::new("apply-lifeline");
         for args in ["addr add 192.0.2.1/24 dev va", "route add default via 192.0.2.2"] {
             let done = Command::new("ip").args(args.split(' ')).status();
             assert!(done.expect("installed").success(), "{args}");

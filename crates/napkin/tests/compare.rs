@@ -8,7 +8,7 @@ use std::fs;
 use std::process::{Child, Command, Output, Stdio};
 
 use common::namespace::needs_rights;
-use common::{Place, text, within};
+use common::{TempDir, text, within};
 use harness::Bed;
 use napkin_client::{Client, Load};
 use napkin_kernel::netlink::{Netdev, Route};
@@ -23,7 +23,7 @@ use serde_json::Value;
 struct Service {
     bed: Bed,
     client: Option<Client>,
-    home: Place,
+    home: TempDir,
     before: Settings,
 }
 
@@ -36,7 +36,7 @@ impl Service {
         let bed = Bed::new();
         let client = Some(bed.client(Load::Open { per_second: 2_000.0 }));
         let before = settings(&bed);
-        Service { bed, client, home: Place::new(name), before }
+        Service { bed, client, home: TempDir::new(name), before }
     }
 
     /// The command, with short slices.
@@ -75,7 +75,7 @@ impl Service {
     }
 
     /// The settings are as before, and no journal is left.
-    fn is_as_before(&self) {
+    fn check_unchanged(&self) {
         assert_eq!(settings(&self.bed), self.before);
         assert_eq!(self.journals(), 0);
     }
@@ -121,7 +121,7 @@ fn each_policy_has_its_rounds_and_everything_is_put_back() {
     assert!(verdict.contains("2 whole rounds have no interval of 95 %"), "{verdict}");
     assert!(text(&output.stderr).contains("verdict: "), "{}", text(&output.stderr));
     assert!(fs::read_to_string(page).expect("written").contains("<b>Verdict:</b>"));
-    service.is_as_before();
+    service.check_unchanged();
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_service_with_many_requests_is_timed_in_turns_and_none_of_its_slices_is_empt
         assert!(row["slices"][0]["latency_ns"]["whole"]["count"].as_u64().expect("some") > 0);
         assert!(of(row, "answers_per_s") > 0.0);
     }
-    service.is_as_before();
+    service.check_unchanged();
 }
 
 #[test]
@@ -158,13 +158,13 @@ fn a_policy_that_breaks_the_guard_is_out_and_the_others_go_on() {
     assert_eq!(of("bad")["slices"].as_array().expect("slices").len(), 1, "{report:#}");
     assert!(!of("bad")["out"].is_null(), "{report:#}");
     assert_eq!(of("base")["slices"].as_array().expect("slices").len(), 2);
-    service.is_as_before();
+    service.check_unchanged();
 
     let command = "test $NAPKIN_POLICY != defer20";
     let report =
         json(&service.run(&["--policies", "base,defer20", "--guard", command, "--json", "-"]));
     assert!(report["rows"][1]["out"].as_str().expect("out").contains("failed"), "{report:#}");
-    service.is_as_before();
+    service.check_unchanged();
 }
 
 /// A policy that delays requests by 200 ms.
@@ -190,7 +190,7 @@ fn a_canary_that_breaks_is_put_back_and_one_that_holds_stays() {
         assert_eq!(output.status.code(), Some(3), "{said}");
         assert!(said.contains("the guard broke and defer-hard-irqs="), "{said}");
         eprintln!("{}", said.trim());
-        service.is_as_before();
+        service.check_unchanged();
     }
     // A guard without a request to judge by has not held.
     for guard in [["--guard", "p99<1us", "--watch", "0s"], ["--guard", "rate>9", "--watch", "0s"]] {
@@ -199,7 +199,7 @@ fn a_canary_that_breaks_is_put_back_and_one_that_holds_stays() {
         assert_eq!(output.status.code(), Some(3), "{said}");
         assert!(said.contains("the guard was never judged and defer20 is put back"), "{said}");
         assert!(said.contains("give a longer time"), "{said}");
-        service.is_as_before();
+        service.check_unchanged();
     }
     let file = service.home.0.join("healthy");
     fs::write(&file, "").expect("written");
@@ -219,7 +219,7 @@ fn a_canary_that_breaks_is_put_back_and_one_that_holds_stays() {
     restore.args(["restore", "--dev", DEVICE]).env("NAPKIN_STATE", service.home.0.join("state"));
     let restored = service.bed.pair.server.run(|| restore.output()).expect("entered");
     assert!(restored.expect("it runs").status.success());
-    service.is_as_before();
+    service.check_unchanged();
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn a_canary_without_what_it_takes_changes_nothing() {
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(why), "{said}");
-        service.is_as_before();
+        service.check_unchanged();
     };
     refused(&["defer20", "--guard", "p99<fast"], "a factor of the reference, as in 2x, or a time");
     refused(&["defer20", "--guard", "p99<2x", "--guard", "true"], "given twice");
@@ -240,7 +240,7 @@ fn a_canary_without_what_it_takes_changes_nothing() {
     let output = service.apply(&["defer20", "--guard", "p99<2x"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("nothing to compare with"));
-    service.is_as_before();
+    service.check_unchanged();
 }
 
 #[test]
@@ -267,12 +267,12 @@ fn a_measure_of_one_s_own_takes_the_place_of_ours_and_rubbish_ends_it() {
         assert_eq!(output.status.code(), Some(1));
         let failed = json(&output)["failed"].to_string();
         assert!(failed.contains(said), "{command}: {failed}");
-        service.is_as_before();
+        service.check_unchanged();
     }
     let hang = [&of("sleep 1000 & sleep 1000")[..], &["--measure-limit", "200ms"]].concat();
     let failed = json(&service.run(&hang))["failed"].to_string();
     assert!(failed.contains("did not end within 0.2 s"), "{failed}");
-    service.is_as_before();
+    service.check_unchanged();
 }
 
 #[test]
@@ -285,11 +285,11 @@ fn a_relative_guard_is_refused_where_the_measure_brings_the_load() {
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{guard}: {said}");
         assert!(said.contains("nothing to compare with: give a time"), "{guard}: {said}");
-        service.is_as_before();
+        service.check_unchanged();
     }
     let output = service.run(&[&measured[..], &["--guard", "p99<500ms"]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
-    service.is_as_before();
+    service.check_unchanged();
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn a_service_that_ends_and_a_device_that_goes_end_it_with_all_put_back() {
         "{}",
         text(&output.stdout)
     );
-    service.is_as_before();
+    service.check_unchanged();
 
     let service = Service::new("compare-device");
     let running = service.start(&long);
@@ -334,7 +334,7 @@ fn a_signal_puts_back_and_shows_and_after_a_kill_the_journal_knows() {
     let output = running.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("verdict: "), "{}", text(&output.stdout));
-    service.is_as_before();
+    service.check_unchanged();
 
     // A terminal's Ctrl-C may have ended the reader of the output as well.
     let mut running = service.start(&long);
@@ -345,7 +345,7 @@ fn a_signal_puts_back_and_shows_and_after_a_kill_the_journal_knows() {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(said.contains("interrupted: everything was put back"), "{said}");
-    service.is_as_before();
+    service.check_unchanged();
 
     // Kill it at an arbitrary point.
     for _ in 0..3 {
@@ -359,7 +359,7 @@ fn a_signal_puts_back_and_shows_and_after_a_kill_the_journal_knows() {
         let restored = service.bed.pair.server.run(|| restore.output()).expect("entered");
         let restored = restored.expect("it runs");
         assert!(restored.status.success(), "{}", text(&restored.stderr));
-        service.is_as_before();
+        service.check_unchanged();
     }
 }
 
@@ -393,10 +393,10 @@ fn what_makes_no_sense_is_refused_before_anything_is_changed() {
         let output = service.bed.pair.server.run(|| command.output()).expect("entered");
         let output = output.expect("it runs");
         assert!(!output.status.success(), "{args:?}");
-        let told = text(&output.stderr);
-        assert!(told.contains(said), "{args:?}: {told}");
-        assert!(!told.contains("Ctrl-C puts everything back"), "{args:?}: {told}");
-        service.is_as_before();
+        let error = text(&output.stderr);
+        assert!(error.contains(said), "{args:?}: {error}");
+        assert!(!error.contains("Ctrl-C puts everything back"), "{args:?}: {error}");
+        service.check_unchanged();
     }
 }
 

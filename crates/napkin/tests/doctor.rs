@@ -21,14 +21,14 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn the_checks_are_listed() {
-    let told = doctor(&["--list"]);
-    assert!(told.status.success());
-    let out = text(&told.stdout);
+    let output = doctor(&["--list"]);
+    assert!(output.status.success());
+    let out = text(&output.stdout);
     for check in CHECKS {
         assert!(out.contains(check.name), "{}", check.name);
     }
-    let told = doctor(&["--list", "--json"]);
-    let list: Value = serde_json::from_slice(&told.stdout).expect("JSON");
+    let output = doctor(&["--list", "--json"]);
+    let list: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(list.as_array().map(Vec::len), Some(CHECKS.len()));
 }
 
@@ -41,19 +41,19 @@ fn what_keeps_it_from_an_answer_is_said_and_is_no_fault() {
         (&["--for", "2m"][..], "at most 60s"),
         (&["0"][..], "0 is not in"),
     ] {
-        let told = doctor(args);
-        let error = text(&told.stderr);
+        let output = doctor(args);
+        let error = text(&output.stderr);
         assert!(error.contains(said), "{args:?}: {error}");
-        assert_eq!(told.status.code(), Some(2), "{args:?}: {error}");
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
     }
 }
 
 #[test]
 fn loopback_has_nothing_to_set() {
-    let told = doctor(&["--dev", "lo", "--for", "20ms", "--policy", "base"]);
+    let output = doctor(&["--dev", "lo", "--for", "20ms", "--policy", "base"]);
     // Loopback has no instance, whatever the policy.
-    assert_eq!(told.status.code(), Some(1), "{}", text(&told.stderr));
-    assert!(text(&told.stdout).contains("fault   napi\n"), "{}", text(&told.stdout));
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("fault   napi\n"), "{}", text(&output.stdout));
 }
 
 #[test]

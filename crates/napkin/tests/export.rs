@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use common::namespace::fresh;
-use common::{Place, Served, add_veth, command, napkin, text, within};
+use common::{Served, TempDir, add_veth, command, napkin, text, within};
 use harness::Bed;
 use napkin_client::Load;
 use napkin_kernel::netlink::Route;
@@ -78,14 +78,14 @@ fn value(answer: &str, series: &str) -> Option<f64> {
 }
 
 /// An engine on synthetic traffic.
-fn engine(place: &Place) -> Served {
+fn engine(place: &TempDir) -> Served {
     let args = ["echo", "--rate", "2000", "--device", "synthetic=defer200"];
     Served::start(&place.socket("a.sock"), &args).expect("it starts")
 }
 
 #[test]
 fn an_engine_is_scraped_in_either_form_and_its_counts_rise() {
-    let place = Place::new("export-engine");
+    let place = TempDir::new("export-engine");
     let served = engine(&place);
     let control = served.control.to_str().expect("a plain path");
     let mut exporting = Exporting::start(&["--engine", control, "--listen", "127.0.0.1:0"]);
@@ -107,7 +107,7 @@ fn an_engine_is_scraped_in_either_form_and_its_counts_rise() {
 
 #[test]
 fn a_unix_socket_is_made_and_goes() {
-    let place = Place::new("export-unix");
+    let place = TempDir::new("export-unix");
     let served = engine(&place);
     let control = served.control.to_str().expect("a plain path");
     let socket = place.socket("metrics.sock");
@@ -124,7 +124,7 @@ fn a_unix_socket_is_made_and_goes() {
 
 #[test]
 fn a_file_is_kept_and_goes() {
-    let place = Place::new("export-file");
+    let place = TempDir::new("export-file");
     let served = engine(&place);
     let control = served.control.to_str().expect("a plain path");
     let file = place.socket("napkin.prom");
@@ -148,7 +148,7 @@ fn a_file_is_kept_and_goes() {
 fn a_file_in_another_user_s_directory_is_kept_by_root() {
     let root = rustix::process::geteuid().is_root() && Right::DacOverride.held();
     needs(root, "root, and CAP_DAC_OVERRIDE");
-    let place = Place::new("export-other");
+    let place = TempDir::new("export-other");
     let served = engine(&place);
     let control = served.control.to_str().expect("a plain path");
     let theirs = place.socket("theirs");
@@ -166,7 +166,7 @@ fn a_file_in_another_user_s_directory_is_kept_by_root() {
 #[test]
 fn promtool_finds_nothing_to_mend() {
     needs_program("promtool");
-    let place = Place::new("export-promtool");
+    let place = TempDir::new("export-promtool");
     let served = engine(&place);
     let control = served.control.to_str().expect("a plain path");
     check(&text(&napkin(["export", "--once", "--engine", control]).stdout));
@@ -204,7 +204,7 @@ fn the_kernel_s_instances_are_exported_and_no_right_is_left_that_changes_any() {
         let lo = route.link("lo").expect("a loopback").ifindex;
         route.set_up(lo).expect("a link");
         let args = ["apply", "threaded", "--dev", "va", "--for", "30s"];
-        let mut apply = Guarded(command().args(args).spawn().expect("it starts"));
+        let mut apply = KillOnDrop(command().args(args).spawn().expect("it starts"));
         let answer = within("the policy in force", || {
             let mut exporting = Exporting::start(&["--listen", "127.0.0.1:0"]);
             let status = std::fs::read_to_string(format!("/proc/{}/status", exporting.child.id()));
@@ -293,9 +293,9 @@ fn who_asks_for_times_without_the_right_is_told_which() {
 }
 
 /// Kills a child on drop, also when the test fails.
-struct Guarded(Child);
+struct KillOnDrop(Child);
 
-impl Drop for Guarded {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

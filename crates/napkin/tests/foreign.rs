@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use common::{Place, napkin, text};
+use common::{TempDir, napkin, text};
 use napkin_kernel::namespace::{Namespace, NamespaceError};
 use napkin_kernel::netlink::{Route, VethConfig};
 use napkin_testing::{ignore, needs, test};
@@ -61,7 +61,7 @@ fn harmless(output: &Output) -> String {
 
 #[test]
 fn what_a_server_says_of_itself_is_shown_and_not_obeyed() {
-    let place = Place::new("fake");
+    let place = TempDir::new("fake");
     let path = place.socket("fake.sock");
     fake_engine(UnixListener::bind(&path).expect("a socket"));
     let control = path.to_str().expect("a plain path");
@@ -93,7 +93,7 @@ fn what_a_server_says_of_itself_is_shown_and_not_obeyed() {
 #[test]
 fn a_stranger_is_not_asked() {
     needs(geteuid().is_root(), "root, who alone can be somebody else");
-    let place = Place::new("stranger");
+    let place = TempDir::new("stranger");
     let path = place.socket("a.sock");
     let listener = {
         // Changes the uid of this thread only; it is set back below.
@@ -117,7 +117,7 @@ fn a_stranger_is_not_asked() {
 
 #[test]
 fn a_directory_that_others_may_write_to_is_not_looked_through() {
-    let runtime = Place::new("runtime");
+    let runtime = TempDir::new("runtime");
     let directory = runtime.0.join("napkin");
     let look = |mode| {
         let _ = std::fs::remove_dir_all(&directory);
@@ -149,16 +149,16 @@ fn dev_get(runtime: &Path) -> Output {
 
 #[test]
 fn a_program_may_be_called_anything() {
-    let place = Place::new("comm");
+    let place = TempDir::new("comm");
     // The kernel keeps 15 bytes of the link's name. A link, not a copy: a process that another test forks meanwhile
     // inherits the descriptor that writes the copy, and exec would fail with ETXTBSY.
     let program = place.0.join("\u{1b}[2Je\u{9b}\u{202e}\nx");
     std::os::unix::fs::symlink("/bin/sleep", &program).expect("its directory is ours");
     let mut child = Command::new(&program).arg("60").spawn().expect("it runs");
-    let told = napkin(["doctor", &child.id().to_string(), "--for", "10ms"]);
+    let output = napkin(["doctor", &child.id().to_string(), "--for", "10ms"]);
     child.kill().expect("it is ours");
     child.wait().expect("it is ours");
-    assert!(harmless(&told).contains("\\u{1b}[2Je\\u{9b}\\u{202e}\\nx"));
+    assert!(harmless(&output).contains("\\u{1b}[2Je\\u{9b}\\u{202e}\\nx"));
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn an_interface_may_be_called_nearly_anything() {
         let config =
             VethConfig { name: EVIL, peer: "vb", peer_namespace: None, rx_queues: 1, tx_queues: 1 };
         Route::open().expect("a socket").add_veth(&config).expect("a pair");
-        let state = Place::new("interface");
+        let state = TempDir::new("interface");
         for args in [
             &["show"][..],
             &["show", "--json"],

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{LONG, Place, Served};
+use common::{Served, TIMEOUT, TempDir};
 use napkin_engine::control::{MAX_CLIENTS, CLIENT_TIMEOUT};
 
 /// xorshift: the same bytes every time.
@@ -28,8 +28,8 @@ impl Random {
 
 fn connect(served: &Served) -> UnixStream {
     let stream = UnixStream::connect(&served.control).expect("it listens");
-    stream.set_read_timeout(Some(LONG)).expect("a timeout");
-    stream.set_write_timeout(Some(LONG)).expect("a timeout");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+    stream.set_write_timeout(Some(TIMEOUT)).expect("a timeout");
     stream
 }
 
@@ -55,7 +55,7 @@ fn memory(served: &Served) -> u64 {
 
 #[test]
 fn nothing_that_is_written_hurts() {
-    let place = Place::new("fuzz");
+    let place = TempDir::new("fuzz");
     let args = ["echo", "--device", "synthetic", "--rate", "1000"];
     let mut served = Served::start(&place.socket("a.sock"), &args).expect("it starts");
     served.napi();
@@ -115,7 +115,7 @@ fn nothing_that_is_written_hurts() {
 
 #[test]
 fn silent_and_slow_peers_hold_nothing() {
-    let place = Place::new("silent");
+    let place = TempDir::new("silent");
     let args = ["echo", "--device", "synthetic", "--rate", "1000"];
     let mut served = Served::start(&place.socket("a.sock"), &args).expect("it starts");
     // More silent clients than allowed: the next one waits until the others time out.
@@ -146,7 +146,7 @@ fn silent_and_slow_peers_hold_nothing() {
 
 #[test]
 fn peers_that_ask_and_ask_keep_nobody_out() {
-    let place = Place::new("busy");
+    let place = TempDir::new("busy");
     let args = ["echo", "--device", "synthetic", "--rate", "1000"];
     let served = Served::start(&place.socket("a.sock"), &args).expect("it starts");
     let over = AtomicBool::new(false);

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use common::namespace::{fresh, needs_rights};
-use common::{Place, text, within};
+use common::{TempDir, text, within};
 use napkin_kernel::namespace::Namespace;
 use napkin_kernel::netlink::{Ethtool, GRO, GSO, Netdev, Route, TSO, VethConfig};
 use napkin_os::rights::Right;
@@ -47,7 +47,7 @@ while True:
 /// A veth between two namespaces, `va` with 10.9.0.1 here.
 struct Bed {
     here: Namespace,
-    home: Place,
+    home: TempDir,
     sender: UdpSocket,
 }
 
@@ -81,7 +81,7 @@ impl Bed {
             UdpSocket::bind("10.9.0.2:0").expect("a socket")
         };
         let sender = there.run(other).expect("entered");
-        Bed { here, home: Place::new(name), sender }
+        Bed { here, home: TempDir::new(name), sender }
     }
 
     fn command(&self, args: &str) -> Command {
@@ -146,7 +146,7 @@ struct Running {
 impl Running {
     /// The next line that contains `wanted`.
     fn line(&self, wanted: &str) -> String {
-        let next = || self.said.recv_timeout(common::LONG);
+        let next = || self.said.recv_timeout(common::TIMEOUT);
         std::iter::from_fn(|| next().ok())
             .find(|line| line.contains(wanted))
             .unwrap_or_else(|| panic!("it never said: {wanted}"))

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::namespace::needs_rights;
-use common::{Place, Served, napkin, text, within};
+use common::{Served, TempDir, napkin, text, within};
 use napkin_os::rights::Right;
 use napkin_testing::{needs, needs_program, test};
 use rustix::process::Signal;
@@ -19,7 +19,7 @@ struct Server {
     /// The interface of the operating system's side.
     side: String,
     ours: Ipv6Addr,
-    _place: Place,
+    _place: TempDir,
 }
 
 /// Starts a server; `n` is unique in this process.
@@ -27,7 +27,7 @@ fn serve(what: &str, n: u8, vlan: Option<u16>, more: &[&str]) -> Server {
     needs_rights(&[Right::NetAdmin]);
     needs(std::fs::exists("/dev/net/tun").is_ok_and(|it| it), "/dev/net/tun");
     needs(std::fs::exists("/proc/net/if_inet6").is_ok_and(|it| it), "a kernel with IPv6");
-    let (place, id) = (Place::new(&format!("ipv6{n}")), std::process::id());
+    let (place, id) = (TempDir::new(&format!("ipv6{n}")), std::process::id());
     let [high, low] = [(id >> 16) as u16, id as u16];
     let ours = Ipv6Addr::new(0xfd6e, 0x6b00 | u16::from(n), high, low, 0, 0, 0, 1);
     let vlan = vlan.map(|vlan| format!(".{vlan}")).unwrap_or_default();
@@ -99,8 +99,8 @@ fn memcached_is_reached_over_ipv6() {
     let mut streams: Vec<TcpStream> = (0..16)
         .map(|_| {
             let at = SocketAddr::from((server.ours, 11_211));
-            let stream = TcpStream::connect_timeout(&at, common::LONG).expect("it answers");
-            stream.set_read_timeout(Some(common::LONG)).expect("a timeout");
+            let stream = TcpStream::connect_timeout(&at, common::TIMEOUT).expect("it answers");
+            stream.set_read_timeout(Some(common::TIMEOUT)).expect("a timeout");
             stream
         })
         .collect();

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 
-use common::{LONG, Place, Served, napkin, text};
+use common::{Served, TIMEOUT, TempDir, napkin, text};
 use napkin_testing::{needs, needs_program, test};
 use rustix::process::Signal;
 
@@ -46,8 +46,8 @@ fn try_listen(what: &str, more: &[&str]) -> Result<(Served, SocketAddr), String>
 }
 
 fn connect(at: SocketAddr) -> BufReader<TcpStream> {
-    let stream = TcpStream::connect_timeout(&at, LONG).expect("it answers");
-    stream.set_read_timeout(Some(LONG)).expect("a timeout");
+    let stream = TcpStream::connect_timeout(&at, TIMEOUT).expect("it answers");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     BufReader::new(stream)
 }
 
@@ -60,7 +60,7 @@ fn say(client: &mut BufReader<TcpStream>, line: &str) -> String {
 
 fn ask(at: SocketAddr, datagram: &[u8]) -> Vec<u8> {
     let client = UdpSocket::bind((LOOPBACK, 0)).expect("it binds");
-    client.set_read_timeout(Some(LONG)).expect("a timeout");
+    client.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     client.send_to(datagram, at).expect("it goes");
     let mut heard = vec![0; 2_000];
     let length = client.recv(&mut heard).expect("an answer");
@@ -122,7 +122,7 @@ fn echo_and_sink_take_datagrams_and_the_status_says_so() {
 fn a_remote_disk_is_served_from_memory_and_from_a_file() {
     needs_program("nbdinfo");
     needs_program("nbdcopy");
-    let place = Place::new("listen-nbd");
+    let place = TempDir::new("listen-nbd");
     let (here, there) = (place.socket("here"), place.socket("there"));
     let bytes: Vec<u8> =
         (0..1u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -155,11 +155,11 @@ fn a_remote_disk_is_served_from_memory_and_from_a_file() {
 fn a_port_that_somebody_has_is_refused_even_if_it_is_another_napkin() {
     let (served, at) = listen("memcached", &[]);
     let port = at.port().to_string();
-    let told = Served::listen(&["memcached", "--listen", LOOPBACK, "--port", &port]);
-    let told = told.err().expect("it is taken");
+    let error = Served::listen(&["memcached", "--listen", LOOPBACK, "--port", &port]);
+    let error = error.err().expect("it is taken");
     assert!(
-        told.contains(&at.to_string()) && told.contains("another program has the port"),
-        "{told}"
+        error.contains(&at.to_string()) && error.contains("another program has the port"),
+        "{error}"
     );
     drop(served);
     // Its old connections do not keep the port from being bound again.
@@ -172,8 +172,8 @@ fn a_port_that_somebody_has_is_refused_even_if_it_is_another_napkin() {
 fn what_cannot_be_had_is_named() {
     let refused = |args: &[&str], words: &str| {
         let output = napkin([&["serve"], args].concat());
-        let told = text(&output.stderr);
-        assert!(!output.status.success() && told.contains(words), "{args:?}: {told}");
+        let error = text(&output.stderr);
+        assert!(!output.status.success() && error.contains(words), "{args:?}: {error}");
     };
     refused(&["echo", "--listen", "192.0.2.1"], "no interface of this host has this address");
     refused(&["echo", "--listen", LOOPBACK, "--device", "synthetic"], "cannot be used with");
@@ -195,8 +195,8 @@ fn a_port_below_1024_needs_a_right() {
     let lowest = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     needs(lowest.is_ok_and(|it| it.trim() == "1024"), "ip_unprivileged_port_start 1024");
     let output = napkin(["serve", "echo", "--listen", LOOPBACK]);
-    let told = text(&output.stderr);
-    assert!(told.contains("127.0.0.1:7") && told.contains("CAP_NET_BIND_SERVICE"), "{told}");
+    let error = text(&output.stderr);
+    assert!(error.contains("127.0.0.1:7") && error.contains("CAP_NET_BIND_SERVICE"), "{error}");
 }
 
 napkin_testing::main!();

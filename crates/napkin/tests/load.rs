@@ -6,12 +6,12 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 
-use common::{Place, Served, command, napkin, text};
+use common::{Served, TempDir, command, napkin, text};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 /// A server of `what` at a vhost-user socket, and the device name for a frontend of that socket.
-fn serve(place: &Place, what: &str) -> (Served, String) {
+fn serve(place: &TempDir, what: &str) -> (Served, String) {
     let socket = place.socket("nk0.sock");
     let socket = socket.to_str().expect("a plain path");
     let device = format!("vhost:{socket}");
@@ -28,37 +28,37 @@ fn figures(args: &[&str]) -> Value {
 
 #[test]
 fn datagrams_by_a_schedule_come_back_and_say_when_they_were_due() {
-    let place = Place::new("load-udp");
+    let place = TempDir::new("load-udp");
     let (_served, device) = serve(&place, "echo");
     let to = ["--device", &device, "--to", "10.99.0.1:7", "--rate", "2k", "--for", "1s"];
-    let told = figures(&[&["udp"], &to[..]].concat());
-    let count = |name: &str| told[name].as_u64().expect(name);
+    let result = figures(&[&["udp"], &to[..]].concat());
+    let count = |name: &str| result[name].as_u64().expect(name);
     // Requests due and not sent are reported: together with those sent they are the schedule's.
-    assert_eq!(count("sent") + count("behind"), 2_000, "{told}");
-    assert!(count("answered") > 0 && count("answered") <= count("sent"), "{told}");
-    assert_eq!(told["latency_ns"]["count"], told["answered"], "{told}");
+    assert_eq!(count("sent") + count("behind"), 2_000, "{result}");
+    assert!(count("answered") > 0 && count("answered") <= count("sent"), "{result}");
+    assert_eq!(result["latency_ns"]["count"], result["answered"], "{result}");
 }
 
 #[test]
 fn a_memcached_is_filled_and_then_asked_and_the_next_client_finds_its_ports_free() {
-    let place = Place::new("load-memcached");
+    let place = TempDir::new("load-memcached");
     let (_served, device) = serve(&place, "memcached");
     let to = ["memcached", "--device", &device, "--to", "10.99.0.1:11211", "--for", "300ms"];
     for rate in ["2k", "2k", "max"] {
-        let told = figures(&[&to[..], &["--flows", "4", "--rate", rate]].concat());
-        let answered = told["answered"].as_u64().expect("a count");
-        assert!(answered > 0, "{told}");
-        assert_eq!((&told["misses"], &told["errors"]), (&0.into(), &json!({})), "{told}");
+        let result = figures(&[&to[..], &["--flows", "4", "--rate", rate]].concat());
+        let answered = result["answered"].as_u64().expect("a count");
+        assert!(answered > 0, "{result}");
+        assert_eq!((&result["misses"], &result["errors"]), (&0.into(), &json!({})), "{result}");
         if rate == "max" {
             // At the end as many requests are in flight as at the beginning: one on each connection.
-            assert_eq!(told["sent"], told["answered"], "{told}");
+            assert_eq!(result["sent"], result["answered"], "{result}");
         }
     }
 }
 
 #[test]
 fn what_makes_no_sense_is_told_before_anything_is_opened() {
-    let place = Place::new("load-wrong");
+    let place = TempDir::new("load-wrong");
     let device = format!("virtio-user:{}", place.socket("none").display());
     for (wrong, why) in [
         (["--to", "10.98.0.1:7"], "there are no routers"),
@@ -92,7 +92,7 @@ fn what_makes_no_sense_is_told_before_anything_is_opened() {
 
 #[test]
 fn more_connections_than_ports_are_refused_before_anything_is_opened() {
-    let place = Place::new("load-ports");
+    let place = TempDir::new("load-ports");
     let device = format!("virtio-user:{}", place.socket("none").display());
     let to = ["--to", "10.99.0.1:7", "--flows", "16385"];
     let output = napkin(["load", "tcp", "--device", &device].iter().chain(&to).copied());
@@ -102,7 +102,7 @@ fn more_connections_than_ports_are_refused_before_anything_is_opened() {
 
 #[test]
 fn ctrl_c_while_it_looks_for_the_service_ends_it_and_leaves_no_figures() {
-    let place = Place::new("load-interrupted");
+    let place = TempDir::new("load-interrupted");
     let (_served, device) = serve(&place, "sink");
     let json = place.socket("load.json");
     for what in ["udp", "tcp"] {
@@ -141,7 +141,7 @@ fn frames(path: &Path) -> Vec<(u64, Vec<u8>)> {
 
 #[test]
 fn a_capture_is_sent_again_as_it_was_or_between_other_addresses() {
-    let place = Place::new("load-pcap");
+    let place = TempDir::new("load-pcap");
     let socket = place.socket("nk0.sock");
     let socket = socket.to_str().expect("a plain path");
     let (vhost, device) = (format!("vhost:{socket}"), format!("virtio-user:{socket}"));
@@ -161,11 +161,11 @@ fn a_capture_is_sent_again_as_it_was_or_between_other_addresses() {
 
     // Replay at the file's own times: all frames, in order.
     let second = captured("second.pcap", "sink");
-    let told = figures(&pcap);
-    assert_eq!(told["sent"], sent.len(), "{told}");
-    assert_eq!(told["late_ns"]["count"], sent.len() - 1, "{told}");
+    let result = figures(&pcap);
+    assert_eq!(result["sent"], sent.len(), "{result}");
+    assert_eq!(result["late_ns"]["count"], sent.len() - 1, "{result}");
     let span = (sent[sent.len() - 1].0 - sent[0].0) as f64 / 1e9;
-    assert!(told["seconds"].as_f64().expect("a time") >= span, "{told} of {span} s");
+    assert!(result["seconds"].as_f64().expect("a time") >= span, "{result} of {span} s");
     drop(second);
     let came = frames(&file("second.pcap"));
     let mut wanted = sent.iter().map(|(_, frame)| frame).peekable();
@@ -178,8 +178,8 @@ fn a_capture_is_sent_again_as_it_was_or_between_other_addresses() {
     let third = captured("third.pcap", "sink");
     let others =
         ["--src-mac", "02:00:00:00:00:07", "--dst-ip", "10.99.0.77", "--src-ip", "10.99.0.66"];
-    let told = figures(&[&pcap[..], &others, &["--rate", "20k", "--repeat", "2"]].concat());
-    assert_eq!(told["sent"], 2 * sent.len(), "{told}");
+    let result = figures(&[&pcap[..], &others, &["--rate", "20k", "--repeat", "2"]].concat());
+    assert_eq!(result["sent"], 2 * sent.len(), "{result}");
     drop(third);
     let came = frames(&file("third.pcap"));
     let ours = came.iter().filter(|(_, frame)| frame[6..12] == [2, 0, 0, 0, 0, 7]);
@@ -196,14 +196,14 @@ fn a_capture_is_sent_again_as_it_was_or_between_other_addresses() {
 
 #[test]
 fn a_file_that_is_no_capture_is_refused_with_the_byte_before_anything_is_opened() {
-    let place = Place::new("load-pcap-wrong");
+    let place = TempDir::new("load-pcap-wrong");
     let device = format!("virtio-user:{}", place.socket("none").display());
     let path = place.socket("wrong.pcap");
     let mut cut = Vec::new();
     for word in [0xa1b2_c3d4u32, 2 | 4 << 16, 0, 0, 65_535, 1, 0, 0, 60, 60, 7] {
         cut.extend(word.to_ne_bytes());
     }
-    let told = |args: &[&str]| {
+    let refused = |args: &[&str]| {
         let output = napkin(["load", "--device", &device].iter().chain(args).copied());
         assert!(!output.status.success(), "{args:?}");
         (output.status.code(), text(&output.stderr))
@@ -211,10 +211,10 @@ fn a_file_that_is_no_capture_is_refused_with_the_byte_before_anything_is_opened(
     let file = path.to_str().expect("plain");
     for (bytes, why) in [(&b"precious text"[..], "neither pcap nor pcapng"), (&cut, "at byte 24")] {
         std::fs::write(&path, bytes).expect("written");
-        let (_, said) = told(&["--pcap", file]);
+        let (_, said) = refused(&["--pcap", file]);
         assert!(said.contains(why) && said.contains("wrong.pcap"), "{said}");
     }
-    let (_, said) = told(&["--pcap", "/nonexistent/x.pcap"]);
+    let (_, said) = refused(&["--pcap", "/nonexistent/x.pcap"]);
     assert!(said.contains("No such file"), "{said}");
     for (args, why) in [
         (&["udp", "--pcap", file, "--to", "10.99.0.1:7"][..], "cannot be used with"),
@@ -224,7 +224,7 @@ fn a_file_that_is_no_capture_is_refused_with_the_byte_before_anything_is_opened(
         (&["--pcap", file, "--dst-mac", "2:2"], "02:00:00:00:00:01"),
         (&["udp", "--to", "10.99.0.1:7", "--src-ip", "10.99.0.3"], "--pcap"),
     ] {
-        let (code, said) = told(args);
+        let (code, said) = refused(args);
         assert_eq!(code, Some(2), "{args:?}: {said}");
         assert!(said.contains(why), "{args:?}: {said}");
     }

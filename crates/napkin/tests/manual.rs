@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::process::Command;
 
-use common::{Place, napkin, text};
+use common::{TempDir, napkin, text};
 
 #[test]
 fn each_shell_has_a_script_that_knows_the_commands_and_their_options() {
@@ -23,7 +23,7 @@ fn each_shell_has_a_script_that_knows_the_commands_and_their_options() {
 
 #[test]
 fn bash_understands_its_script_where_there_is_one() {
-    let place = Place::new("completions");
+    let place = TempDir::new("completions");
     let script = place.0.join("napkin");
     fs::write(&script, napkin(["completions", "bash"]).stdout).expect("a file");
     // Checked only if bash is installed.
@@ -34,7 +34,7 @@ fn bash_understands_its_script_where_there_is_one() {
 
 #[test]
 fn every_command_has_a_page() {
-    let place = Place::new("man");
+    let place = TempDir::new("man");
     let directory = place.0.join("share/man1");
     let output = napkin(["man", &directory.display().to_string()]);
     assert!(output.status.success(), "{}", text(&output.stderr));

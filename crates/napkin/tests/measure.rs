@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, napkin, text};
+use common::{TempDir, napkin, text};
 use napkin_os::rights::Right;
 use napkin_testing::{needs, test};
 
@@ -11,13 +11,13 @@ fn a_measured_host_is_checked_and_modelled() {
     for right in [Right::SysAdmin, Right::NetAdmin, Right::Bpf, Right::Perfmon] {
         needs(right.held(), right);
     }
-    let place = Place::new("measure");
+    let place = TempDir::new("measure");
     let file = place.0.join("mine.toml");
     let file = file.to_str().expect("a name");
     let output = napkin(["profile", "measure", "--seconds", "3", "--out", file]);
-    let (said, told) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{told}");
-    assert!(told.contains("round 1 of"), "{told}");
+    let (said, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stderr}");
+    assert!(stderr.contains("round 1 of"), "{stderr}");
     assert!(said.contains("cost.poll ") && said.contains("not measured here"), "{said}");
     let check = napkin(["profile", "check", file]);
     let said = text(&check.stdout);
@@ -47,10 +47,10 @@ fn a_measured_host_is_checked_and_modelled() {
 #[test]
 fn without_a_file_the_profile_goes_to_standard_output_and_the_words_beside_it() {
     let output = napkin(["profile", "measure", "--seconds", "2", "--quiet"]);
-    let (profile, told) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{told}");
+    let (profile, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stderr}");
     assert!(profile.contains("name = \"measured\"\n") && profile.contains("[cost]"), "{profile}");
-    assert!(told.contains("not measured here") && !told.contains("round 1"), "{told}");
+    assert!(stderr.contains("not measured here") && !stderr.contains("round 1"), "{stderr}");
 }
 
 #[test]

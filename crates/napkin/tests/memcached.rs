@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use common::namespace::needs_rights;
-use common::{Place, Served, within};
+use common::{Served, TempDir, within};
 use napkin_os::rights::Right;
 use napkin_testing::{needs, needs_program, test};
 use rustix::process::Signal;
@@ -18,14 +18,14 @@ use rustix::process::Signal;
 struct Server {
     served: Served,
     at: SocketAddr,
-    _place: Place,
+    _place: TempDir,
 }
 
 /// Starts a server; `n` is unique in this process.
 fn serve(n: u8, policy: &str, more: &[&str]) -> Server {
     needs_rights(&[Right::NetAdmin]);
     needs(std::fs::exists("/dev/net/tun").is_ok_and(|it| it), "/dev/net/tun");
-    let (place, id) = (Place::new(&format!("memcached{n}")), std::process::id());
+    let (place, id) = (TempDir::new(&format!("memcached{n}")), std::process::id());
     let ours = Ipv4Addr::new(198, 19, (id % 250) as u8, 1 + 4 * n);
     let device = format!("tap:nkm{}x{n}", id % 100_000);
     let address = format!("{ours}/30");
@@ -40,8 +40,8 @@ struct Client(BufReader<TcpStream>);
 
 impl Server {
     fn connect(&self) -> Client {
-        let stream = TcpStream::connect_timeout(&self.at, common::LONG).expect("it answers");
-        stream.set_read_timeout(Some(common::LONG)).expect("a timeout");
+        let stream = TcpStream::connect_timeout(&self.at, common::TIMEOUT).expect("it answers");
+        stream.set_read_timeout(Some(common::TIMEOUT)).expect("a timeout");
         stream.set_nodelay(true).expect("an option");
         Client(BufReader::new(stream))
     }
@@ -227,7 +227,8 @@ fn a_server_that_is_killed_leaves_nothing_and_another_takes_its_place() {
 fn a_port_that_is_not_served_is_refused() {
     let server = serve(7, "base", &[]);
     let nobody = SocketAddr::new(server.at.ip(), 7);
-    let refused = within("a refusal", || TcpStream::connect_timeout(&nobody, common::LONG).err());
+    let refused =
+        within("a refusal", || TcpStream::connect_timeout(&nobody, common::TIMEOUT).err());
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     within("its count", || server.served.said().contains("no_listener").then_some(()));
 }

@@ -6,7 +6,7 @@ mod common;
 use std::process::Output;
 
 use common::namespace::fresh;
-use common::{Place, add_veth, command, napkin, text};
+use common::{TempDir, add_veth, command, napkin, text};
 use napkin_kernel::namespace::Namespace;
 use napkin_testing::{needs_cpus, test};
 use serde_json::Value;
@@ -14,14 +14,14 @@ use serde_json::Value;
 /// A namespace with `va`, and a directory for journals.
 struct Lab {
     namespace: Namespace,
-    state: Place,
+    state: TempDir,
 }
 
 impl Lab {
     fn new(name: &str, queues: u32) -> Lab {
         let namespace = fresh();
         namespace.run(|| add_veth(queues)).expect("the namespace is ours");
-        Lab { namespace, state: Place::new(name) }
+        Lab { namespace, state: TempDir::new(name) }
     }
 
     fn run(&self, args: &[&str]) -> Output {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, command, napkin, text};
+use common::{TempDir, command, napkin, text};
 use napkin_policy::{FAMILIES, PRESETS};
 
 #[test]
@@ -183,7 +183,7 @@ fn a_closed_pipe_is_no_failure() {
 #[test]
 fn a_closed_pipe_costs_no_world_its_figures() {
     use std::process::{Command, Stdio};
-    let place = Place::new("closed-worlds");
+    let place = TempDir::new("closed-worlds");
     let short = "--policy base --repetitions 1 --window 50ms --warm-up 10ms --flows 50 --quiet";
     let args = format!("bench tcp-rr --world machine,engine {short} --json a.json");
     let mut child = Command::new(env!("CARGO_BIN_EXE_napkin"))

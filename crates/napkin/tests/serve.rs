@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::namespace::needs_rights;
-use common::{Place, Served, napkin, text, within};
+use common::{Served, TempDir, napkin, text, within};
 use napkin_os::rights::Right;
 use napkin_testing::{needs_cpus, needs_program, test};
 use rustix::process::{Pid, Signal, kill_process};
@@ -18,14 +18,14 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 const SYNTHETIC: &[&str] = &["echo", "--device", "synthetic", "--rate", "2000"];
 
-fn serve(place: &Place, more: &[&str]) -> Served {
+fn serve(place: &TempDir, more: &[&str]) -> Served {
     let args: Vec<&str> = SYNTHETIC.iter().chain(more).copied().collect();
     Served::start(&place.socket("a.sock"), &args).expect("it starts")
 }
 
 #[test]
 fn it_serves_for_a_time_and_leaves_nothing() {
-    let place = Place::new("for");
+    let place = TempDir::new("for");
     let mut served = serve(&place, &["--for", "2s"]);
     let devices = served.json(&["dev-get"]);
     assert_eq!((&devices[0]["ifindex"], &devices[0]["ifname"]), (&1.into(), &"syn0".into()));
@@ -37,7 +37,7 @@ fn it_serves_for_a_time_and_leaves_nothing() {
 
 #[test]
 fn a_thread_appears_with_its_mode_and_every_tool_knows_it() {
-    let place = Place::new("threaded");
+    let place = TempDir::new("threaded");
     let served = serve(&place, &[]);
     assert!(served.napi().get("pid").is_none(), "no thread, no pid");
     assert!(served.napi().get("irq").is_none(), "user space has none");
@@ -77,7 +77,7 @@ fn a_thread_appears_with_its_mode_and_every_tool_knows_it() {
 
 #[test]
 fn every_mode_can_be_had_from_every_other() {
-    let place = Place::new("modes");
+    let place = TempDir::new("modes");
     let served = serve(&place, &[]);
     let modes = ["disabled", "enabled", "busy-poll", "workqueue"];
     for from in modes {
@@ -95,7 +95,7 @@ fn every_mode_can_be_had_from_every_other() {
 
 #[test]
 fn only_what_is_named_changes_and_no_setter_undoes_another() {
-    let place = Place::new("setters");
+    let place = TempDir::new("setters");
     let served = serve(&place, &["--policy", "defer20"]);
     served.set(&["--hold", "1ms"]);
     let napi = served.napi();
@@ -122,7 +122,7 @@ fn only_what_is_named_changes_and_no_setter_undoes_another() {
 
 #[test]
 fn a_device_is_set_as_a_whole() {
-    let place = Place::new("device");
+    let place = TempDir::new("device");
     let served = serve(&place, &["--queues", "3", "--device", "synthetic=hold"]);
     assert_eq!(served.json(&["queue-get", "--type", "rx"]).as_array().unwrap().len(), 6);
     let output = served.ask(&["dev-set", "--ifindex", "2", "--threaded", "enabled"]);
@@ -143,7 +143,7 @@ fn a_device_is_set_as_a_whole() {
 
 #[test]
 fn what_is_out_of_range_is_refused_with_the_limit() {
-    let place = Place::new("range");
+    let place = TempDir::new("range");
     let served = serve(&place, &[]);
     let refused = |args: &[&str], parts: &[&str]| {
         let output = served.ask(args);
@@ -173,7 +173,7 @@ fn what_is_out_of_range_is_refused_with_the_limit() {
 
 #[test]
 fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
-    let place = Place::new("stale");
+    let place = TempDir::new("stale");
     let mut first = serve(&place, &[]);
     match Served::start(&place.socket("a.sock"), SYNTHETIC) {
         Err(said) => assert!(said.contains(&format!("process {}", first.pid())), "{said}"),
@@ -195,7 +195,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
 
 #[test]
 fn a_second_signal_changes_nothing_of_how_it_ends() {
-    let place = Place::new("second");
+    let place = TempDir::new("second");
     let mut served = serve(&place, &[]);
     served.napi();
     // Both signals are pending when it continues.
@@ -210,7 +210,7 @@ fn a_second_signal_changes_nothing_of_how_it_ends() {
 
 #[test]
 fn it_ends_when_it_is_told_to_while_nobody_reads_what_it_says() {
-    let place = Place::new("unread");
+    let place = TempDir::new("unread");
     let (_reader, writer) = std::io::pipe().expect("a pipe");
     let control = place.socket("a.sock");
     let mut command = common::command();
@@ -235,7 +235,7 @@ fn it_ends_when_it_is_told_to_while_nobody_reads_what_it_says() {
 
 /// Starts and ends a server under each policy.
 fn ends_when_it_is_told_to(name: &str, policies: &[&str]) {
-    let place = Place::new(name);
+    let place = TempDir::new(name);
     for policy in policies {
         let mut served = serve(&place, &["--policy", policy]);
         let replies = || served.json(&["qstats-get"])[0]["tx-packets"].as_u64();
@@ -263,7 +263,7 @@ fn it_ends_when_it_is_told_to_with_sockets_that_prefer_busy_polling() {
 
 #[test]
 fn policies_that_disagree_about_a_cpu_are_refused() {
-    let place = Place::new("conflict");
+    let place = TempDir::new("conflict");
     let devices = ["--device", "synthetic=ksoftirqd", "--device", "synthetic=threaded"];
     let cpus = napkin_engine::sched::usable_cpus();
     let first = cpus[0].to_string();
@@ -279,7 +279,7 @@ fn policies_that_disagree_about_a_cpu_are_refused() {
 #[test]
 fn policies_that_disagree_may_have_a_cpu_each() {
     needs_cpus(2);
-    let place = Place::new("a-cpu-each");
+    let place = TempDir::new("a-cpu-each");
     let [one, two, ..] = napkin_engine::sched::usable_cpus()[..] else { unreachable!("two CPUs") };
     let both = format!("{one},{two}");
     let devices = ["--device", "synthetic=ksoftirqd", "--device", "synthetic=threaded"];
@@ -311,7 +311,7 @@ fn options_that_make_no_sense_are_refused() {
 
 #[test]
 fn a_setting_without_effect_is_taken_and_warned_of() {
-    let place = Place::new("idle");
+    let place = TempDir::new("idle");
     let served = serve(&place, &["--queues", "2"]);
     let set = ["napi-set", "--id", "1", "--irq-suspend-timeout", "20ms"];
     let output = served.ask(&set);
@@ -333,7 +333,7 @@ fn a_setting_without_effect_is_taken_and_warned_of() {
 
 #[test]
 fn a_policy_s_warnings_are_told_once_and_a_preset_s_not() {
-    let place = Place::new("warnings");
+    let place = TempDir::new("warnings");
     let odd = "suspend20,defer-hard-irqs=0";
     let served = serve(
         &place,
@@ -346,7 +346,7 @@ fn a_policy_s_warnings_are_told_once_and_a_preset_s_not() {
 
 #[test]
 fn of_several_engines_one_is_to_be_chosen() {
-    let place = Place::new("several");
+    let place = TempDir::new("several");
     let runtime = place.0.join("napkin");
     // With the mode that `serve` uses: a directory with another mode is not trusted.
     fs::DirBuilder::new().mode(0o700).create(&runtime).unwrap();

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{Place, napkin, text, within};
+use common::{TempDir, napkin, text, within};
 
 const SWEEP: [&str; 13] = [
     "sweep",
@@ -31,7 +31,7 @@ fn to(path: &Path) -> Vec<&str> {
 
 #[test]
 fn on_standard_output_the_points_come_in_their_order() {
-    let place = Place::new("sweep-dash");
+    let place = TempDir::new("sweep-dash");
     let file = place.0.join("a.csv");
     let path = file.to_str().expect("a plain path");
     let run = |out: &str, jobs: &str| {
@@ -50,7 +50,7 @@ fn on_standard_output_the_points_come_in_their_order() {
 
 #[test]
 fn a_plot_is_never_written_over_the_figures_that_it_is_of() {
-    let place = Place::new("sweep-plot-over");
+    let place = TempDir::new("sweep-plot-over");
     let (file, link) = (place.0.join("all.csv"), place.0.join("all.html"));
     fs::write(&file, "figures").expect("a file");
     std::os::unix::fs::symlink(&file, &link).expect("a link");
@@ -66,7 +66,7 @@ fn a_plot_is_never_written_over_the_figures_that_it_is_of() {
 
 #[test]
 fn a_sweep_killed_in_the_middle_goes_on_and_ends_with_the_same_bytes() {
-    let place = Place::new("sweep-kill");
+    let place = TempDir::new("sweep-kill");
     let (whole, killed) = (place.0.join("whole.csv"), place.0.join("killed.csv"));
     let output = napkin(to(&whole));
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -97,7 +97,7 @@ fn a_sweep_killed_in_the_middle_goes_on_and_ends_with_the_same_bytes() {
 
 #[test]
 fn shards_one_of_them_killed_and_gone_on_with_merge_into_the_bytes_of_one_run() {
-    let place = Place::new("sweep-shards");
+    let place = TempDir::new("sweep-shards");
     let whole = place.0.join("whole.csv");
     assert!(napkin(to(&whole)).status.success());
     let shards = ["1/4", "2/4", "3/4", "4/4"];
@@ -174,7 +174,7 @@ fn a_shard_that_is_none_and_a_merge_of_nothing_are_refused() {
 
 #[test]
 fn a_file_of_another_sweep_is_refused_and_left_as_it_is() {
-    let place = Place::new("sweep-other");
+    let place = TempDir::new("sweep-other");
     let file = place.0.join("a.csv");
     let path = file.to_str().expect("a plain path");
     let short = ["sweep", "udp-sink", "--window", "20ms", "--warm-up", "1ms", "--resume"];
@@ -190,7 +190,7 @@ fn a_file_of_another_sweep_is_refused_and_left_as_it_is() {
 
 #[test]
 fn a_sweep_of_nothing_or_of_billions_is_refused_with_its_size() {
-    let place = Place::new("sweep-size");
+    let place = TempDir::new("sweep-size");
     let file = place.0.join("a.csv");
     let path = file.to_str().expect("a plain path");
     let refused = |vary: &[&str]| {

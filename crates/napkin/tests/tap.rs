@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use common::namespace::needs_rights;
-use common::{Place, Served, within};
+use common::{Served, TempDir, within};
 use napkin_os::rights::Right;
 use napkin_testing::{needs, needs_program, test};
 use napkin_traffic::SplitMix as Rng;
@@ -26,7 +26,7 @@ struct Tap {
     name: String,
     ours: Ipv4Addr,
     host: Ipv4Addr,
-    _place: Place,
+    _place: TempDir,
 }
 
 fn needs_tap() {
@@ -37,7 +37,7 @@ fn needs_tap() {
 /// Starts a server; `n` is unique in this process.
 fn serve(n: u8, policy: &str) -> Tap {
     needs_tap();
-    let place = Place::new(&format!("tap{n}"));
+    let place = TempDir::new(&format!("tap{n}"));
     let id = std::process::id();
     let name = format!("nkt{}x{n}", id % 100_000);
     let ours = Ipv4Addr::new(198, 18 + n % 2, (id % 250) as u8, 1 + 4 * n);
@@ -126,9 +126,9 @@ impl Flood {
             socket
         });
         let over = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&over);
+        let stop = Arc::clone(&over);
         let thread = std::thread::spawn(move || {
-            while !told.load(Ordering::Relaxed) {
+            while !stop.load(Ordering::Relaxed) {
                 for flow in &flows {
                     // Fails once the device is gone: there is no route.
                     let _ = flow.send(&[0; 64]);
@@ -200,7 +200,7 @@ fn a_device_that_goes_is_missed_under_every_owner() {
 #[test]
 fn without_one_device_the_others_go_on() {
     needs_tap();
-    let place = Place::new("gone");
+    let place = TempDir::new("gone");
     let name = format!("nkg{}", std::process::id() % 100_000);
     let device = format!("tap:{name}");
     let address = format!("198.18.{}.225/30", std::process::id() % 250);
@@ -382,7 +382,7 @@ fn what_the_stack_answers_is_counted_and_what_it_drops_has_a_name() {
 #[test]
 fn two_servers_do_not_take_the_same_network() {
     let tap = serve(21, "base");
-    let place = Place::new("second");
+    let place = TempDir::new("second");
     let (name, address) = (format!("{}b", tap.name), format!("{}/30", tap.ours));
     let device = format!("tap:{name}");
     let start = |address: &str| {

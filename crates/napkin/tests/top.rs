@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::namespace::needs_rights;
-use common::{Place, Served, napkin, text, within};
+use common::{Served, TempDir, napkin, text, within};
 use napkin_os::rights::Right;
 use napkin_testing::{needs_program, test};
 use rustix::process::{Pid, Signal, kill_process};
@@ -34,12 +34,12 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn open(place: &Place, control: &Path, columns: u32, lines: u32, more: &str) -> Terminal {
+    fn open(place: &TempDir, control: &Path, columns: u32, lines: u32, more: &str) -> Terminal {
         let args = format!("--engine {} {more}", control.display());
         Terminal::showing(place, columns, lines, &args)
     }
 
-    fn showing(place: &Place, columns: u32, lines: u32, args: &str) -> Terminal {
+    fn showing(place: &TempDir, columns: u32, lines: u32, args: &str) -> Terminal {
         needs_program("tmux");
         // A new name for each: a tmux server that was ended keeps its socket for a moment.
         static OPENED: AtomicU32 = AtomicU32::new(0);
@@ -98,7 +98,7 @@ impl Terminal {
     }
 
     /// Checks that the terminal is restored and that napkin exited with this code.
-    fn is_given_back(&self, code: i32) {
+    fn check_restored(&self, code: i32) {
         let screen = self.shows("its end", |screen| screen.contains("as it was"));
         assert!(screen.contains("before") && screen.contains(&format!("ended {code}")), "{screen}");
         let flags = ["display-message", "-p", "#{alternate_on} #{cursor_flag} #{wrap_flag}"];
@@ -113,7 +113,7 @@ impl Drop for Terminal {
     }
 }
 
-fn engine(place: &Place, args: &[&str]) -> Served {
+fn engine(place: &TempDir, args: &[&str]) -> Served {
     Served::start(&place.socket("a.sock"), args).expect("it starts")
 }
 
@@ -134,7 +134,7 @@ fn counts(screen: &str) -> bool {
 
 #[test]
 fn somebody_looks_sorts_filters_pauses_and_leaves() {
-    let place = Place::new("top-keys");
+    let place = TempDir::new("top-keys");
     let served = engine(&place, ENGINE);
     let terminal = Terminal::open(&place, &served.control, 80, 24, "");
     let screen = terminal.shows("rates", |screen| rows(screen).len() == 4 && counts(screen));
@@ -175,18 +175,18 @@ fn somebody_looks_sorts_filters_pauses_and_leaves() {
     terminal.press("x");
     terminal.shows("no help", |screen| rows(screen).len() == 4);
     terminal.press("q");
-    terminal.is_given_back(0);
+    terminal.check_restored(0);
 }
 
 #[test]
 fn a_signal_ends_it_and_the_terminal_is_given_back() {
-    let place = Place::new("top-signal");
+    let place = TempDir::new("top-signal");
     let served = engine(&place, ENGINE);
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let terminal = Terminal::open(&place, &served.control, 80, 24, "");
         terminal.shows("rates", counts);
         kill_process(terminal.napkin(), signal).expect("it is ours");
-        terminal.is_given_back(0);
+        terminal.check_restored(0);
         std::fs::remove_file(&terminal.pid).expect("it is ours");
     }
 }
@@ -194,16 +194,16 @@ fn a_signal_ends_it_and_the_terminal_is_given_back() {
 #[test]
 fn a_signal_gives_the_terminal_back_while_a_thread_times_requests() {
     needs_rights(&[Right::Bpf, Right::Perfmon]);
-    let place = Place::new("top-latency");
+    let place = TempDir::new("top-latency");
     let terminal = Terminal::showing(&place, 80, 24, "--latency");
     terminal.shows("the view", |screen| screen.starts_with("napkin top"));
     kill_process(terminal.napkin(), Signal::TERM).expect("it is ours");
-    terminal.is_given_back(0);
+    terminal.check_restored(0);
 }
 
 #[test]
 fn it_ends_with_its_terminal() {
-    let place = Place::new("top-closed");
+    let place = TempDir::new("top-closed");
     let served = engine(&place, ENGINE);
     let terminal = Terminal::open(&place, &served.control, 80, 24, "");
     terminal.shows("rates", counts);
@@ -215,7 +215,7 @@ fn it_ends_with_its_terminal() {
 
 #[test]
 fn a_wider_terminal_shows_every_column_and_a_tiny_one_what_it_can() {
-    let place = Place::new("top-size");
+    let place = TempDir::new("top-size");
     let served =
         engine(&place, &["echo", "--queues", "40", "--rate", "20000", "--device", "synthetic"]);
     let terminal = Terminal::open(&place, &served.control, 80, 24, "");
@@ -233,12 +233,12 @@ fn a_wider_terminal_shows_every_column_and_a_tiny_one_what_it_can() {
     terminal.shows("little", |screen| screen.contains("napkin top"));
     terminal.press("q");
     resize("80", "24");
-    terminal.is_given_back(0);
+    terminal.check_restored(0);
 }
 
 #[test]
 fn an_engine_that_ends_is_said_and_one_that_comes_again_is_watched() {
-    let place = Place::new("top-gone");
+    let place = TempDir::new("top-gone");
     let served = engine(&place, ENGINE);
     let terminal = Terminal::open(&place, &served.control, 80, 24, "");
     terminal.shows("rates", counts);
@@ -248,12 +248,12 @@ fn an_engine_that_ends_is_said_and_one_that_comes_again_is_watched() {
     let process = format!("(process {})", again.pid());
     terminal.shows("the new one", |screen| screen.contains(&process) && counts(screen));
     terminal.press("q");
-    terminal.is_given_back(0);
+    terminal.check_restored(0);
 }
 
 #[test]
 fn it_stops_only_where_a_shell_can_have_it_go_on() {
-    let place = Place::new("top-stop");
+    let place = TempDir::new("top-stop");
     let served = engine(&place, ENGINE);
     let terminal = Terminal::open(&place, &served.control, 80, 24, "-n 1000000");
     terminal.shows("rates", counts);
@@ -262,12 +262,12 @@ fn it_stops_only_where_a_shell_can_have_it_go_on() {
     terminal.press("C-z");
     terminal.shows("rates", counts);
     terminal.press("C-c");
-    terminal.is_given_back(0);
+    terminal.check_restored(0);
 }
 
 #[test]
 fn json_has_a_line_an_interval() {
-    let place = Place::new("top-json");
+    let place = TempDir::new("top-json");
     let served = engine(&place, ENGINE);
     let control = served.control.to_str().expect("a plain path");
     let args = ["top", "--engine", control, "--batch", "--json", "-n", "3", "--interval", "100ms"];
@@ -295,7 +295,7 @@ fn json_has_a_line_an_interval() {
 
 #[test]
 fn a_reader_that_has_had_enough_is_no_failure() {
-    let place = Place::new("top-pipe");
+    let place = TempDir::new("top-pipe");
     let served = engine(&place, ENGINE);
     let mut child = Command::new(env!("CARGO_BIN_EXE_napkin"))
         .args(["top", "--batch", "--interval", "100ms", "--engine"])
@@ -357,7 +357,7 @@ fn what_makes_no_sense_is_refused_with_what_would() {
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(text(&output.stderr).contains(part), "{args:?}: {}", text(&output.stderr));
     }
-    let place = Place::new("top-nobody");
+    let place = TempDir::new("top-nobody");
     let nobody = place.socket("nobody.sock");
     let output = napkin(["top", "--batch", "--engine", nobody.to_str().expect("a plain path")]);
     assert_eq!(output.status.code(), Some(1));

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use common::namespace::{fresh, needs_rights};
-use common::{Place, Served, command, text, within};
+use common::{Served, TempDir, command, text, within};
 use napkin_kernel::namespace::Namespace;
 use napkin_kernel::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
 use napkin_kernel::settings::Setting;
@@ -72,7 +72,7 @@ fn asks(client: &Namespace, port: u16, text: &str, until: &str) -> String {
 #[test]
 fn memcached_is_served_by_port_and_all_else_goes_on_and_a_kill_leaves_nothing() {
     let client = lab();
-    let place = Place::new("xdp");
+    let place = TempDir::new("xdp");
     // Stands for any other service of the host, such as sshd.
     let other = TcpListener::bind((OURS, 2_222)).expect("the address is there");
     std::thread::spawn(move || {
@@ -139,7 +139,7 @@ fn a_policy_that_defers_does_so_below_as_well_until_the_end_whatever_that_is() {
     let on: Vec<_> = GRO.iter().map(|name| (*name, true)).collect();
     Ethtool::open().expect("netlink").set_features("nk-server", &on).expect("a veth has GRO");
     let Some(before) = deferral() else { ignore("this kernel lists no NAPI instances") };
-    let place = Place::new("xdp-below");
+    let place = TempDir::new("xdp-below");
     let serve = |policy: &str| {
         let args = ["echo", "--device", "xdp:nk-server:0", "--policy", policy];
         Served::start(&place.socket("a.sock"), &args).expect("it starts")
@@ -174,20 +174,20 @@ fn a_policy_that_defers_does_so_below_as_well_until_the_end_whatever_that_is() {
 #[test]
 fn what_cannot_be_served_is_said() {
     let _client = lab();
-    let place = Place::new("xdp-not");
-    let told = |device: &str| {
+    let place = TempDir::new("xdp-not");
+    let error_of = |device: &str| {
         Served::start(&place.socket("a.sock"), &["echo", "--device", device])
             .err()
             .expect("refused")
     };
-    assert!(told("xdp:nk-none:0").contains("no interface nk-none"));
-    assert!(told("xdp:nk-server:4").contains("no queue 4"));
-    assert!(told("xdp:lo").contains("not an Ethernet interface"));
-    assert!(told("xdp").contains("xdp:IF:FIRST-LAST"));
+    assert!(error_of("xdp:nk-none:0").contains("no interface nk-none"));
+    assert!(error_of("xdp:nk-server:4").contains("no queue 4"));
+    assert!(error_of("xdp:lo").contains("not an Ethernet interface"));
+    assert!(error_of("xdp").contains("xdp:IF:FIRST-LAST"));
     let mut route = Route::open().expect("netlink");
     let ifindex = route.link("nk-server").expect("it is there").ifindex;
     route.set_down(ifindex).expect("down");
-    assert!(told("xdp:nk-server").contains("is down"));
+    assert!(error_of("xdp:nk-server").contains("is down"));
 }
 
 napkin_testing::main!();

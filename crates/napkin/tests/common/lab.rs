@@ -4,13 +4,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 
-use super::Place;
+use super::TempDir;
 
-pub struct Lab(pub Place);
+pub struct Lab(pub TempDir);
 
 impl Lab {
     pub fn new(name: &str) -> Lab {
-        let lab = Lab(Place::new(name));
+        let lab = Lab(TempDir::new(name));
         fs::create_dir(lab.0.0.join("etc")).expect("a directory");
         fs::set_permissions(lab.0.0.join("etc"), fs::Permissions::from_mode(0o755)).expect("mode");
         lab

@@ -17,7 +17,7 @@ use napkin_kernel::netlink::{Ethtool, Route, VethConfig};
 use serde_json::Value;
 
 /// The timeout of tests: long enough for a machine that is busy with other tests. Only failures reach it.
-pub const LONG: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The binary with default actions for the signals that end it, also if the test was started with these signals
 /// ignored, as a shell script does for its background jobs.
@@ -44,15 +44,15 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 /// A temporary directory, removed on drop.
-pub struct Place(pub PathBuf);
+pub struct TempDir(pub PathBuf);
 
-impl Place {
-    pub fn new(name: &str) -> Place {
+impl TempDir {
+    pub fn new(name: &str) -> TempDir {
         let directory = format!("napkin-test-{}-{name}", std::process::id());
         let directory = std::env::temp_dir().join(directory);
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir(&directory).expect("a directory");
-        Place(directory)
+        TempDir(directory)
     }
 
     pub fn socket(&self, name: &str) -> PathBuf {
@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -188,14 +188,14 @@ pub fn add_veth(queues: u32) {
     ethtool.set_features("va", &[("rx-gro", true)]).expect("a feature");
 }
 
-/// Calls `look` until it returns a value; fails after [`LONG`].
+/// Calls `look` until it returns a value; fails after [`TIMEOUT`].
 pub fn within<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(start.elapsed() < LONG, "{what}: not within {LONG:?}");
+        assert!(start.elapsed() < TIMEOUT, "{what}: not within {TIMEOUT:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -24,7 +24,7 @@ pub(crate) const CASES: [Case; 23] = [
     ("more channels", more_channels),
     ("link down", link_down),
     ("namespace", namespace),
-    ("made anew", made_anew),
+    ("made anew", recreated),
     ("disk full", disk_full),
     ("kill -9", killed),
     ("kept", kept),
@@ -308,11 +308,11 @@ fn namespace(guest: &mut Guest, dev: &str) -> Outcome {
     );
     guest.succeeds(&format!("apply {policy} --dev {dev}{}", guest.cpus(" --cpus 2")))?;
     guest.does(&there)?;
-    let told = guest.napkin("restore");
+    let elsewhere = guest.napkin("restore");
     let restored = guest.does(&format!("{napkin} restore"));
     guest.does(&back)?;
-    if told.status == 0 || !told.text.contains("another network namespace") {
-        return Err(format!("restore where it was says: {}", told.text));
+    if elsewhere.status == 0 || !elsewhere.text.contains("another network namespace") {
+        return Err(format!("restore where it was says: {}", elsewhere.text));
     }
     restored?;
     guest.left(dev, &before)?;
@@ -334,18 +334,18 @@ fn address(dev: &str) -> String {
 }
 
 /// A veth replaced by another with the same ifindex; a card whose driver was reloaded.
-fn made_anew(guest: &mut Guest, dev: &str) -> Outcome {
+fn recreated(guest: &mut Guest, dev: &str) -> Outcome {
     let before = guest.set(dev);
     let policy = guest.policy();
     guest.succeeds(&format!("apply {policy} --dev {dev}{}", guest.cpus(" --cpus 2")))?;
-    again(guest, dev)?;
+    recreate(guest, dev)?;
     guest.succeeds("restore")?;
     guest.left(dev, &before)?;
     Ok("restore knows that it is another".into())
 }
 
 /// Creates a device again.
-pub(crate) fn again(guest: &mut Guest, dev: &str) -> Outcome {
+pub(crate) fn recreate(guest: &mut Guest, dev: &str) -> Outcome {
     if dev == "va" {
         let index = guest.does("cat /sys/class/net/va/ifindex")?;
         guest.does("ip link del va")?;
@@ -439,13 +439,13 @@ fn doctor(guest: &mut Guest, dev: &str) -> Outcome {
     for finding in findings {
         *counts.entry(finding["status"].as_str().unwrap_or("?").to_owned()).or_default() += 1;
     }
-    let mut told: Vec<String> =
+    let mut results: Vec<String> =
         counts.iter().map(|(status, count)| format!("{count} {status}")).collect();
     if guest.is(6, 13) {
-        told.push(lasting(guest, dev)?);
+        results.push(lasting(guest, dev)?);
     }
     guest.left(dev, &before)?;
-    Ok(told.join(", "))
+    Ok(results.join(", "))
 }
 
 /// Compares doctor's statement on whether settings last with what happens. If the kernel does not keep settings, it

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::cases::{Outcome, again};
+use super::cases::{Outcome, recreate};
 use super::guest::{CARDS, Guest, STATE};
 
 /// Random numbers by splitmix64.
@@ -22,7 +22,7 @@ impl Dice {
     }
 }
 
-fn asked(name: &str, default: u64) -> u64 {
+fn from_environment(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default)
 }
 
@@ -35,8 +35,8 @@ pub(crate) struct Seeds {
 impl Seeds {
     /// The seeds that the environment asks for.
     pub(crate) fn asked() -> Seeds {
-        let first = asked("NAPKIN_SEED", 1);
-        Seeds { next: first.into(), end: first + asked("NAPKIN_HISTORIES", 0) }
+        let first = from_environment("NAPKIN_SEED", 1);
+        Seeds { next: first.into(), end: first + from_environment("NAPKIN_HISTORIES", 0) }
     }
 
     fn take(&self) -> Option<u64> {
@@ -62,19 +62,19 @@ fn one(guest: &mut Guest, seed: u64) -> Outcome {
     let mut dice = Dice(seed);
     let (dev, _) = dice.of(&CARDS);
     let before = guest.set(dev);
-    let mut told = vec![format!("on {dev}:")];
+    let mut events = vec![format!("on {dev}:")];
     let mut away = false;
     for _ in 0..3 + dice.below(8) {
         let command = event(guest, &mut dice, dev, &mut away);
         if command == "made anew" {
-            told.push(command);
-            again(guest, dev)?;
+            events.push(command);
+            recreate(guest, dev)?;
             continue;
         }
         let answer = guest.vm.sh(&command);
-        told.push(format!("{command}\n    exit code {}: {}", answer.status, answer.text));
+        events.push(format!("{command}\n    exit code {}: {}", answer.status, answer.text));
     }
-    let placed_anew = dev == "eth0" && told.iter().any(|it| it.starts_with("ethtool"));
+    let placed_anew = dev == "eth0" && events.iter().any(|it| it.starts_with("ethtool"));
     // Undo all other changes, so that only napkin's are left to restore.
     let mut end = vec![format!("rm -f {STATE}/filled")];
     if away {
@@ -84,16 +84,16 @@ fn one(guest: &mut Guest, seed: u64) -> Outcome {
     end.push(format!("ip link set {dev} up"));
     for command in end {
         let answer = guest.vm.sh(&command);
-        told.push(format!("{command}\n    exit code {}: {}", answer.status, answer.text));
+        events.push(format!("{command}\n    exit code {}: {}", answer.status, answer.text));
     }
     let restored = guest.napkin("restore");
-    told.push(format!("restore\n    exit code {}: {}", restored.status, restored.text));
+    events.push(format!("restore\n    exit code {}: {}", restored.status, restored.text));
     // virtio sets the affinity of its interrupts when channels change, which overwrites napkin's. napkin reports
     // these and leaves them alone: they are back at the driver's own values.
     let mut alone = restored.text.lines().filter(|line| line.contains("left alone"));
     if restored.status != 0 && dev == "eth0" && alone.all(|it| it.contains("irq-cpus")) {
         let forgotten = guest.napkin("restore --forget");
-        told.push(format!("restore --forget\n    {}", forgotten.text));
+        events.push(format!("restore --forget\n    {}", forgotten.text));
     }
     if placed_anew {
         // If virtio chose the CPU that napkin had set, napkin restored virtio's choice for fewer channels: have
@@ -101,7 +101,7 @@ fn one(guest: &mut Guest, seed: u64) -> Outcome {
         guest.vm.sh("ethtool -L eth0 combined 3; ethtool -L eth0 combined 4");
     }
     let left = guest.left(dev, &before);
-    left.map(|()| String::new()).map_err(|what| format!("{}\n{what}", told.join("\n  ")))
+    left.map(|()| String::new()).map_err(|what| format!("{}\n{what}", events.join("\n  ")))
 }
 
 /// A command that is killed at one of its fault points, or, in a build without them, some time after its start.

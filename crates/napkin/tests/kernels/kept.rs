@@ -1,6 +1,6 @@
 //! A wish that stays in force while its card goes through everything that resets settings.
 
-use super::cases::{Outcome, again, channels_of, ethtool};
+use super::cases::{Outcome, channels_of, ethtool, recreate};
 use super::guest::{Guest, STATE};
 
 /// The directory of the guest's wishes.
@@ -24,13 +24,13 @@ impl Guest {
                  for try in $(seq 200); do {list} > /run/list 2>&1 && break; sleep 0.05; done\n\
                  echo $(( ($(date +%s%N) - begun) / 1000000 )); {list} > /run/list 2>&1"
             ))
-            .map_err(|why| format!("not held again after `{what}`: {why}; {}", self.told()))?;
+            .map_err(|why| format!("not held again after `{what}`: {why}; {}", self.log()))?;
         let last = text.lines().last().unwrap_or_default();
         last.parse().map_err(|_| format!("`{what}` says {text}"))
     }
 
     /// The keeper's log, and the list with the state of its wish.
-    fn told(&mut self) -> String {
+    fn log(&mut self) -> String {
         self.vm.sh("cat /run/list /run/keeper.log").text
     }
 
@@ -57,10 +57,10 @@ pub(crate) fn kept(guest: &mut Guest, dev: &str) -> Outcome {
          for try in $(seq 100); do kill -0 $(cat /run/keeper.pid) 2> /dev/null || exit 0; sleep 0.1; done\n\
          exit 1",
     );
-    let told = guest.told();
+    let log = guest.log();
     let held = held?;
-    ended.map_err(|why| format!("it does not end: {why}; {told}"))?;
-    guest.left(dev, &before).map_err(|why| format!("{why}; {told}"))?;
+    ended.map_err(|why| format!("it does not end: {why}; {log}"))?;
+    guest.left(dev, &before).map_err(|why| format!("{why}; {log}"))?;
     Ok(held)
 }
 
@@ -88,7 +88,7 @@ fn fight_irqbalance(guest: &mut Guest) -> Outcome {
     guest.does(
         "while read -r it cpus; do echo $cpus > $it; done < /run/affinities 2> /dev/null; true",
     )?;
-    seen.map_err(|why| format!("irqbalance moved nothing: {why}; {}", guest.told()))?;
+    seen.map_err(|why| format!("irqbalance moved nothing: {why}; {}", guest.log()))?;
     let after: u32 = guest.does(moved)?.parse().unwrap_or(0);
     Ok(format!("irqbalance {} ({} moved back)", held?, after - before))
 }
@@ -107,8 +107,8 @@ fn hold(
         );
         let move_it = format!("echo 0,2 > /proc/irq/{number}/smp_affinity_list");
         said.push(format!("interrupt {}", guest.held_after(&move_it)?));
-        if !guest.told().contains("set again: irq-cpus") {
-            return Err(format!("nobody saw the interrupt moved: {}", guest.told()));
+        if !guest.log().contains("set again: irq-cpus") {
+            return Err(format!("nobody saw the interrupt moved: {}", guest.log()));
         }
     }
     if dev == "eth0" && moved.is_some() {
@@ -123,7 +123,7 @@ fn hold(
             said.push(format!("{channels} channels {}", guest.held_after(&command)?));
         }
     }
-    again(guest, dev)?;
+    recreate(guest, dev)?;
     said.push(format!("made anew {}", guest.held_after("true")?));
     // The keeper may still be handling the last event.
     for _ in 0..5 {
@@ -133,5 +133,5 @@ fn hold(
             return Ok(format!("in force again, in ms: {}; then asleep", said.join(", ")));
         }
     }
-    Err(format!("it does not sleep: {}", guest.told()))
+    Err(format!("it does not sleep: {}", guest.log()))
 }

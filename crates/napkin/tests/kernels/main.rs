@@ -118,7 +118,7 @@ fn attempt(
     mut case: impl FnMut(&mut Guest) -> Outcome,
 ) -> Outcome {
     for _ in 0..2 {
-        let outcome = caught(|| case(guest));
+        let outcome = catch_panic(|| case(guest));
         if !guest.vm.hung {
             return outcome;
         }
@@ -128,11 +128,11 @@ fn attempt(
             Err(_) => return Err(format!("{version}: no new machine after a hang")),
         }
     }
-    caught(|| case(guest))
+    catch_panic(|| case(guest))
 }
 
 /// Turns a panic of a case into a failure.
-fn caught(case: impl FnOnce() -> Outcome) -> Outcome {
+fn catch_panic(case: impl FnOnce() -> Outcome) -> Outcome {
     catch_unwind(AssertUnwindSafe(case)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         Err(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned())

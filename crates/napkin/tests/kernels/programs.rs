@@ -309,14 +309,14 @@ pub(crate) fn suspension(guest: &mut Guest, dev: &str) -> Outcome {
     );
     let attach = counted(guest, dev, (&format!("bash -c '{attach}'"), Some(PREFERS)))?;
     guest.does("kill -TERM $(pgrep -f '^python3 /run/server.py') 2> /dev/null; true")?;
-    let told = format!("{base:?} without, {run:?} by run, {attach:?} by attach");
+    let summary = format!("{base:?} without, {run:?} by run, {attach:?} by attach");
     if base.answered == 0 || base.long_timers > 0 {
-        return Err(format!("without napkin: {told}"));
+        return Err(format!("without napkin: {summary}"));
     }
     for by in [&run, &attach] {
         if by.answered == 0 || by.long_timers == 0 {
             let said = guest.does("cat /run/said.out")?;
-            return Err(format!("no suspension: {told}; napkin said: {said}"));
+            return Err(format!("no suspension: {summary}; napkin said: {said}"));
         }
     }
     guest.left(dev, &before)?;
@@ -391,11 +391,11 @@ pub(crate) fn rings(guest: &mut Guest, dev: &str) -> Outcome {
     let interrupts = row("interrupts", guest)?;
     let polling = row("threaded-busy-poll", guest)?;
     let ([by_interrupts, softirq, none], [by_polling, _, polls]) = (interrupts, polling);
-    let told = format!("{interrupts:?}, {polling:?} (answers, polls by softirq, by the thread)");
+    let summary = format!("{interrupts:?}, {polling:?} (answers, polls by softirq, by the thread)");
     // More polls than packets: the thread polls without waiting.
     match by_interrupts > 0 && softirq > 0 && none == 0 && by_polling > 0 && polls > 2 * by_polling
     {
-        true => Ok(told),
-        false => Err(told),
+        true => Ok(summary),
+        false => Err(summary),
     }
 }

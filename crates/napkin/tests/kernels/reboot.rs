@@ -30,7 +30,7 @@ impl Guest {
     }
 
     /// Reboots, and returns the new boot id.
-    fn again(&mut self) -> Outcome {
+    fn reboot(&mut self) -> Outcome {
         let boot = "cat /proc/sys/kernel/random/boot_id";
         let before = self.does(boot)?;
         self.vm.reboot()?;
@@ -52,13 +52,13 @@ fn over_reboots(guest: &mut Guest) -> Outcome {
     assert_ne!(wished, defaults);
 
     // No command to napkin in between: the boot alone must put the wish in force.
-    guest.again()?;
+    guest.reboot()?;
     guest.held()?;
     assert_eq!(guest.set(DEV), wished);
 
     guest.does("/usr/bin/napkin unkeep w")?;
     assert_eq!(guest.set(DEV), defaults);
-    guest.again()?;
+    guest.reboot()?;
     assert_eq!(guest.set(DEV), defaults);
     Ok("in force again after a reboot; the defaults after unkeep, and after another one".into())
 }

@@ -80,9 +80,9 @@ impl Drop for Card {
 }
 
 /// A directory, removed on drop.
-struct Place(PathBuf);
+struct TempDir(PathBuf);
 
-impl Drop for Place {
+impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -130,7 +130,7 @@ fn vhost_user_cards_outlive_their_backend_on_debian_7_2() {
     needs(case_wanted("vhost"), "NAPKIN_CASE with vhost, or none");
     needs_program("nbdcopy");
     let name = format!("napkin-vm-vhost-{}", std::process::id());
-    let place = Place(std::env::temp_dir().join(name));
+    let place = TempDir(std::env::temp_dir().join(name));
     fs::create_dir_all(&place.0).expect("a place");
     let mut cards: Vec<Card> = [false, true]
         .into_iter()

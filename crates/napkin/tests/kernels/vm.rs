@@ -432,16 +432,16 @@ fn connect(place: &Path, qemu: u32, patience: Duration) -> Result<BufReader<Unix
     let console = place.join("console");
     let begun = Instant::now();
     loop {
-        let told = fs::read(&console).unwrap_or_default();
-        if String::from_utf8_lossy(&told).contains("the agent listens") {
+        let output = fs::read(&console).unwrap_or_default();
+        if String::from_utf8_lossy(&output).contains("the agent listens") {
             break;
         }
         let alive =
             fs::read_to_string(format!("/proc/{qemu}/stat")).is_ok_and(|it| !it.contains(") Z"));
         if !alive || begun.elapsed() > patience {
             let log = fs::read_to_string(place.join("qemu.log")).unwrap_or_default();
-            let told = String::from_utf8_lossy(&told);
-            return Err(format!("no guest after {:.0?}: {log}{told}", begun.elapsed()));
+            let output = String::from_utf8_lossy(&output);
+            return Err(format!("no guest after {:.0?}: {log}{output}", begun.elapsed()));
         }
         thread::sleep(Duration::from_millis(100));
     }

@@ -25,13 +25,13 @@ pub(crate) fn xdp(guest: &mut Guest, dev: &str) -> Outcome {
     let shown = guest.does(&format!("ip -d link show {dev}"));
     guest.does(END)?;
     let counts = guest.does("tail -2 /run/serve.out")?;
-    let told = format!("{answers} answers, {said}\n{counts}");
+    let summary = format!("{answers} answers, {said}\n{counts}");
     if guest.does("cat /run/serve.out")?.contains("frames come by interrupts all the same") {
-        return Err(format!("the driver is said not to let itself be polled: {told}"));
+        return Err(format!("the driver is said not to let itself be polled: {summary}"));
     }
-    kernel.map_err(|it| format!("the kernel's own traffic: {it}; {told}"))?;
+    kernel.map_err(|it| format!("the kernel's own traffic: {it}; {summary}"))?;
     if !shown?.contains("prog/xdp") {
-        return Err(format!("no program at {dev}: {told}"));
+        return Err(format!("no program at {dev}: {summary}"));
     }
     if guest.does(&format!("ip -d link show {dev}"))?.contains("prog/xdp") {
         return Err(format!("its program is left at {dev}"));
@@ -46,6 +46,6 @@ pub(crate) fn xdp(guest: &mut Guest, dev: &str) -> Outcome {
         true => {
             Ok(format!("{answers} answers, {}", if zero_copy { "zero-copy" } else { "copied" }))
         }
-        false => Err(told),
+        false => Err(summary),
     }
 }

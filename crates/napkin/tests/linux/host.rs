@@ -6,9 +6,9 @@ use napkin_kernel::netlink::Netdev;
 use napkin_testing::test;
 use rustix::process::Signal;
 
-use super::common::Place;
+use super::common::TempDir;
 use super::{
-    Ends, SUSPEND20, child_under, command, done, journals, lab, memcached, settings, unusual,
+    KillOnDrop, SUSPEND20, child_under, command, done, journals, lab, memcached, settings, unusual,
 };
 
 /// Every setting outside of the test's namespace that napkin could change: those of all instances, the devices' files,
@@ -59,7 +59,7 @@ fn host() -> BTreeMap<String, String> {
 fn nothing_else_on_the_host_is_touched() {
     let outside = host();
     lab(|| {
-        let home = Place::new("linux-host");
+        let home = TempDir::new("linux-host");
         let neighbour = settings("vc");
         let before = unusual();
         for policy in ["suspend20", "threaded", "napibusy", "base"] {
@@ -72,7 +72,7 @@ fn nothing_else_on_the_host_is_touched() {
         let run =
             format!("run -q --policy suspend20 --dev va --queue 1 --cpus 0 --pin -- {program}");
         let mut child = command(&home, &run).spawn().expect("it runs");
-        let program = Ends(child_under(&child, SUSPEND20));
+        let program = KillOnDrop(child_under(&child, SUSPEND20));
         assert_eq!(settings("vc"), neighbour);
         program.now(Signal::TERM);
         child.wait().expect("it ends");

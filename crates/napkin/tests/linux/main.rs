@@ -10,7 +10,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Output, Stdio};
 
 use common::namespace::fresh;
-use common::{Place, text, within};
+use common::{TempDir, text, within};
 use napkin_kernel::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
 use napkin_kernel::process::{Params, Process};
 use napkin_kernel::{Setting, device};
@@ -46,18 +46,18 @@ fn pair(name: &str, peer: &str) {
     }
 }
 
-fn command(home: &Place, args: &str) -> Command {
+fn command(home: &TempDir, args: &str) -> Command {
     let mut command = common::command();
     command.args(args.split(' ')).env("NAPKIN_STATE", home.0.join("state")).stdin(Stdio::null());
     command
 }
 
-fn napkin(home: &Place, args: &str) -> Output {
+fn napkin(home: &TempDir, args: &str) -> Output {
     command(home, args).output().expect("the binary runs")
 }
 
 /// Runs a command that must succeed, and returns its output.
-fn done(home: &Place, args: &str) -> String {
+fn done(home: &TempDir, args: &str) -> String {
     let output = napkin(home, args);
     let said = text(&output.stdout) + &text(&output.stderr);
     assert!(output.status.success(), "{args}: {} {said}", output.status);
@@ -92,22 +92,22 @@ fn unusual() -> String {
     settings("va")
 }
 
-fn journals(home: &Place) -> usize {
+fn journals(home: &TempDir) -> usize {
     let files = std::fs::read_dir(home.0.join("state")).into_iter().flatten().flatten();
     files.filter(|it| it.path().extension().is_some_and(|it| it == "journal")).count()
 }
 
 /// A process that is ended with the test, also if it is not the test's own child.
-struct Ends(i32);
+struct KillOnDrop(i32);
 
-impl Ends {
+impl KillOnDrop {
     fn now(&self, signal: Signal) {
         let pid = Pid::from_raw(self.0).expect("not 0");
         let _ = kill_process(pid, signal);
     }
 }
 
-impl Drop for Ends {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         self.now(Signal::KILL);
     }
@@ -158,9 +158,9 @@ fn child_under(napkin: &Child, params: Params) -> i32 {
 fn once_is_put_back_by_restore() {
     lab(|| {
         let program = memcached();
-        let home = Place::new("linux-once");
+        let home = TempDir::new("linux-once");
         let mut server = start(&program);
-        let ends = Ends(id(&server));
+        let ends = KillOnDrop(id(&server));
         let before = serving(ends.0);
         let said = done(&home, &format!("attach {} --policy suspend20 --once", ends.0));
         assert!(said.contains("left so: napkin restore puts it back"), "{said}");
@@ -187,9 +187,9 @@ fn once_is_put_back_by_restore() {
 fn what_an_earlier_attach_left_outlives_a_later_one() {
     lab(|| {
         let program = memcached();
-        let home = Place::new("linux-nested");
+        let home = TempDir::new("linux-nested");
         let mut server = start(&program);
-        let ends = Ends(id(&server));
+        let ends = KillOnDrop(id(&server));
         let before = serving(ends.0);
         done(&home, &format!("attach {} --policy suspend20 --once", ends.0));
         for policy in ["napibusy", "suspend20"] {
@@ -209,11 +209,11 @@ fn what_an_earlier_attach_left_outlives_a_later_one() {
 fn run_killed_in_the_middle_leaves_what_restore_puts_back() {
     lab(|| {
         let program = memcached();
-        let home = Place::new("linux-killed");
+        let home = TempDir::new("linux-killed");
         let before = unusual();
         let run = format!("run --policy suspend20 --dev va -- {program}");
         let mut child = command(&home, &run).stderr(Stdio::null()).spawn().expect("it runs");
-        let program = Ends(child_under(&child, SUSPEND20));
+        let program = KillOnDrop(child_under(&child, SUSPEND20));
         assert_ne!(settings("va"), before);
         child.kill().expect("it runs");
         child.wait().expect("it ends");
@@ -233,7 +233,7 @@ fn run_killed_in_the_middle_leaves_what_restore_puts_back() {
 #[test]
 fn run_puts_the_device_back_and_ends_as_its_program_did() {
     lab(|| {
-        let home = Place::new("linux-run");
+        let home = TempDir::new("linux-run");
         let before = unusual();
         for (program, code) in [("true", 0), ("false", 1), ("/nonexistent", 127)] {
             let output = napkin(&home, &format!("run -q --policy suspend20 --dev va -- {program}"));
@@ -243,7 +243,7 @@ fn run_puts_the_device_back_and_ends_as_its_program_did() {
         let program = memcached();
         let run = format!("run -q --policy suspend20 --dev va -- {program}");
         let mut child = command(&home, &run).spawn().expect("it runs");
-        let program = Ends(child_under(&child, SUSPEND20));
+        let program = KillOnDrop(child_under(&child, SUSPEND20));
         assert_eq!(napkin(&home, "diff suspend20 --dev va").status.code(), Some(0));
         program.now(Signal::KILL);
         let status = child.wait().expect("it ends");
@@ -256,11 +256,11 @@ fn run_puts_the_device_back_and_ends_as_its_program_did() {
 fn whoever_comes_second_is_told_who_holds_device_and_program() {
     lab(|| {
         let program = memcached();
-        let home = Place::new("linux-second");
+        let home = TempDir::new("linux-second");
         let before = unusual();
         let run = format!("run -q --policy suspend20 --dev va -- {program}");
         let mut first = command(&home, &run).spawn().expect("it runs");
-        let program = Ends(child_under(&first, SUSPEND20));
+        let program = KillOnDrop(child_under(&first, SUSPEND20));
         let held = settings("va");
         let attach = format!("attach {} --policy napibusy", program.0);
         for second in [
@@ -293,7 +293,7 @@ fn whoever_comes_second_is_told_who_holds_device_and_program() {
 #[test]
 fn a_device_that_goes_or_is_down_at_the_end_does_not_hide_how_the_program_ended() {
     lab(|| {
-        let home = Place::new("linux-gone");
+        let home = TempDir::new("linux-gone");
         let before = settings("vc");
         let mut route = Route::open().expect("a socket");
         let ifindex = route.link("vc").expect("it is there").ifindex;
@@ -339,7 +339,7 @@ fn refused(args: &str) -> i32 {
 #[test]
 fn a_policy_without_a_part_for_programs_says_so_and_one_that_linux_lacks_is_refused() {
     lab(|| {
-        let home = Place::new("linux-part");
+        let home = TempDir::new("linux-part");
         let said = done(&home, "run --policy threaded -- true");
         assert!(said.contains("sets nothing in the program"), "{said}");
         let output = napkin(&home, "run --policy hold -- true");
@@ -351,7 +351,7 @@ fn a_policy_without_a_part_for_programs_says_so_and_one_that_linux_lacks_is_refu
 #[test]
 fn a_busy_poll_that_keeps_its_napi_id_is_refused_by_whoever_would_set_it() {
     lab(|| {
-        let home = Place::new("linux-keep");
+        let home = TempDir::new("linux-keep");
         let before = settings("va");
         let policy = "fullbusy,epoll-keep-napi-id=on";
         let mut sleeper = Command::new("sleep").arg("60").spawn().expect("sleep");
@@ -389,7 +389,7 @@ fn a_busy_poll_that_keeps_its_napi_id_is_refused_by_whoever_would_set_it() {
 #[test]
 fn without_a_right_and_a_directory_the_right_is_named() {
     lab(|| {
-        let home = Place::new("linux-rights");
+        let home = TempDir::new("linux-rights");
         let before = settings("va");
         // A copy that every user may execute, made by `cp`: a process that another test forks meanwhile would inherit
         // our descriptor that writes it, and exec would fail with ETXTBSY.
@@ -414,7 +414,7 @@ fn without_a_right_and_a_directory_the_right_is_named() {
 #[test]
 fn what_is_asked_for_as_json_is_json() {
     lab(|| {
-        let home = Place::new("linux-json");
+        let home = TempDir::new("linux-json");
         for (args, codes) in [
             ("show --json", &[0][..]),
             ("show va --json", &[0]),

@@ -4,11 +4,11 @@
 mod common;
 mod modelled;
 
-use common::{Place, napkin, text};
+use common::{TempDir, napkin, text};
 
 #[test]
 fn one_command_sets_the_same_experiment_in_two_worlds_side_by_side() {
-    let place = Place::new("side-by-side");
+    let place = TempDir::new("side-by-side");
     let file = place.0.join("rr.json");
     let ran = napkin([
         "bench",
@@ -29,15 +29,15 @@ fn one_command_sets_the_same_experiment_in_two_worlds_side_by_side() {
         "--json",
         file.to_str().expect("a plain path"),
     ]);
-    let told = text(&ran.stdout);
-    assert!(ran.status.success(), "{told}{}", text(&ran.stderr));
-    let (_, both) = told.split_once("engine, machine, side by side\n").expect("a third table");
+    let printed = text(&ran.stdout);
+    assert!(ran.status.success(), "{printed}{}", text(&ran.stderr));
+    let (_, both) = printed.split_once("engine, machine, side by side\n").expect("a third table");
     let rows: Vec<_> = both.lines().skip(2).take(4).collect();
     let names = rows.iter().map(|row| row.split_whitespace().take(2).collect::<Vec<_>>());
     let wanted =
         [["engine", "base"], ["machine", "base"], ["engine", "threaded"], ["machine", "threaded"]];
-    assert_eq!(names.collect::<Vec<_>>(), wanted, "{told}");
-    assert!(both.contains("conclusion: "), "{told}");
+    assert_eq!(names.collect::<Vec<_>>(), wanted, "{printed}");
+    assert!(both.contains("conclusion: "), "{printed}");
     let read = |world: &str| {
         let path = format!("{}.{world}.json", file.display());
         let json: serde_json::Value =
@@ -55,8 +55,8 @@ fn worlds_whose_loads_have_nothing_in_common_do_not_stand_side_by_side() {
     let args = "bench flood-ping --world engine,machine --repetitions 1 --window 50ms \
                 --warm-up 10ms --quiet";
     let ran = napkin(args.split_whitespace());
-    let told = text(&ran.stdout).replace("\n  ", " ");
-    assert!(ran.status.success(), "{told}{}", text(&ran.stderr));
+    let printed = text(&ran.stdout).replace("\n  ", " ");
+    assert!(ran.status.success(), "{printed}{}", text(&ran.stderr));
     let why = "engine and machine do not stand side by side: their loads have nothing in common (";
-    assert!(told.contains(why) && !told.contains("in the same order"), "{told}");
+    assert!(printed.contains(why) && !printed.contains("in the same order"), "{printed}");
 }

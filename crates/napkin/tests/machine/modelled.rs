@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::common::{Place, napkin, text};
+use super::common::{TempDir, napkin, text};
 
 /// Options of a run that is short on any machine.
 const SHORT: [&str; 6] = ["--virtual", "50ms", "--warm-up", "10ms", "--seeds", "2"];
@@ -37,7 +37,7 @@ fn a_timeline_that_cannot_be_written_costs_no_table() {
 
 #[test]
 fn every_workload_runs_in_the_machine_and_leaves_the_other_worlds_json() {
-    let place = Place::new("machine-all");
+    let place = TempDir::new("machine-all");
     let loads = [
         ("flood-ping", "flood"),
         ("udp-sink", "13000"),
@@ -108,7 +108,7 @@ fn with_a_dash_the_figures_are_alone_on_standard_output() {
 
 #[test]
 fn worlds_that_would_write_over_each_other_s_file_are_refused_before_any_runs() {
-    let place = Place::new("machine-one-file");
+    let place = TempDir::new("machine-one-file");
     let [json, trace] = ["a", "a.engine.json"].map(|name| place.0.join(name).display().to_string());
     let args = ["flood-ping", "--world", "engine,machine", "--json", &json, "--trace", &trace];
     let output = bench(&args);
@@ -134,7 +134,7 @@ fn a_run_says_what_it_shows_and_what_to_learn_from_it() {
 
 #[test]
 fn a_page_has_plots_and_tables_and_where_they_come_from() {
-    let place = Place::new("machine-page");
+    let place = TempDir::new("machine-page");
     let file = place.0.join("page.html");
     let path = file.to_str().expect("a plain path");
     let args = ["memcached", "--load", "200k,400k", "--policy", "base,suspend20"];
@@ -193,7 +193,7 @@ fn tables_fit_the_line_and_notes_do_too() {
 
 #[test]
 fn a_host_can_be_changed_and_the_report_says_so() {
-    let place = Place::new("machine-set");
+    let place = TempDir::new("machine-set");
     let file = place.0.join("a.json");
     let path = file.to_str().expect("a plain path");
     let output = bench(&[
@@ -221,7 +221,7 @@ fn a_host_can_be_changed_and_the_report_says_so() {
 
 #[test]
 fn a_timeline_is_written() {
-    let place = Place::new("machine-trace");
+    let place = TempDir::new("machine-trace");
     let file = place.0.join("t.json");
     let path = file.to_str().expect("a plain path");
     let common = ["udp-sink", "--world", "machine", "--load", "13000", "--trace", path];
@@ -254,7 +254,7 @@ fn what_is_wrong_with_a_profile_is_said_with_the_key() {
 
 #[test]
 fn a_profile_file_is_checked_by_line() {
-    let place = Place::new("machine-profile");
+    let place = TempDir::new("machine-profile");
     let file = place.0.join("mine.toml");
     let path = file.to_str().expect("a plain path");
     let good =
@@ -329,7 +329,7 @@ fn options_of_one_world_are_refused_in_the_other() {
 
 #[test]
 fn a_profile_based_on_another_is_checked_and_shown() {
-    let place = Place::new("machine-based-on");
+    let place = TempDir::new("machine-based-on");
     let file = place.0.join("mine.toml");
     let path = file.to_str().expect("a plain path");
     let ring = "[nic]\nring = { value = 512, source = \"ethtool -g\" }\n";
@@ -366,7 +366,7 @@ fn profiles_are_listed_and_shown() {
 
 #[test]
 fn a_fit_writes_a_profile_that_is_no_worse() {
-    let place = Place::new("machine-fit");
+    let place = TempDir::new("machine-fit");
     let file = place.0.join("fitted.toml");
     let path = file.to_str().expect("a plain path");
     let args = ["profile", "fit", "desktop-2007", "--evaluations", "9", "--out", path, "--quiet"];
@@ -386,7 +386,7 @@ fn a_fit_writes_a_profile_that_is_no_worse() {
 
 #[test]
 fn an_experiment_is_reproduced_with_its_files() {
-    let place = Place::new("machine-reproduce");
+    let place = TempDir::new("machine-reproduce");
     let (figures, page) = (place.0.join("r.json"), place.0.join("r.html"));
     let path = |path: &std::path::Path| path.to_str().expect("a plain path").to_owned();
     let (json_path, page_path) = (path(&figures), path(&page));

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use client::*;
 use common::namespace::needs_rights;
-use common::{LONG, Place, Served, text, within};
+use common::{Served, TIMEOUT, TempDir, text, within};
 use napkin_os::rights::Right;
 use napkin_testing::{needs, needs_program, test};
 use rustix::process::Signal;
@@ -22,7 +22,7 @@ use rustix::process::Signal;
 struct Server {
     served: Served,
     at: SocketAddr,
-    place: Place,
+    place: TempDir,
 }
 
 /// Skips the test unless a server on a TAP device is possible.
@@ -34,14 +34,14 @@ fn needs_a_device() {
 /// Starts a server on a file of 64 MiB, or with `--size` in memory; `n` is unique in this process.
 fn serve(n: u8, policy: &str, more: &[&str]) -> Server {
     needs_a_device();
-    let place = Place::new(&format!("nbd{n}"));
+    let place = TempDir::new(&format!("nbd{n}"));
     let disk = std::fs::File::create(place.socket("disk")).expect("a file");
     disk.set_len(64 << 20).expect("a size");
     let (served, at) = start(n, policy, more, &place);
     Server { served, at, place }
 }
 
-fn start(n: u8, policy: &str, more: &[&str], place: &Place) -> (Served, SocketAddr) {
+fn start(n: u8, policy: &str, more: &[&str], place: &TempDir) -> (Served, SocketAddr) {
     start_on(&place.socket("disk"), n, policy, more, place)
 }
 
@@ -51,7 +51,7 @@ fn start_on(
     n: u8,
     policy: &str,
     more: &[&str],
-    place: &Place,
+    place: &TempDir,
 ) -> (Served, SocketAddr) {
     let id = std::process::id();
     let ours = Ipv4Addr::new(198, 18, (id % 250) as u8, 1 + 4 * n);
@@ -73,8 +73,8 @@ impl Server {
 
     /// Connects and completes the handshake.
     fn connect(&self) -> Client {
-        let stream = TcpStream::connect_timeout(&self.at, LONG).expect("it answers");
-        stream.set_read_timeout(Some(LONG)).expect("a timeout");
+        let stream = TcpStream::connect_timeout(&self.at, TIMEOUT).expect("it answers");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         stream.set_nodelay(true).expect("an option");
         let mut client = Client(stream);
         assert_eq!(client.take(18), *b"NBDMAGICIHAVEOPT\x00\x03");
@@ -231,7 +231,7 @@ impl Drop for Loop {
 #[test]
 fn what_was_flushed_to_a_block_device_would_survive_the_loss_of_power() {
     needs_program("nbdinfo");
-    let place = Place::new("nbd-loop");
+    let place = TempDir::new("nbd-loop");
     let below = std::fs::File::create_new(place.socket("below")).expect("a file");
     below.set_len(64 << 20).expect("a size");
     let device = Loop::on(&place.socket("below"));
@@ -333,7 +333,7 @@ fn who_reads_nothing_dribbles_or_dies_harms_nobody_else() {
 #[test]
 fn a_block_device_has_its_own_size_and_takes_zeroes_and_trims_anywhere() {
     needs_a_device();
-    let place = Place::new("nbd-block");
+    let place = TempDir::new("nbd-block");
     // A multiple of the sector size, with an incomplete page at the end.
     let size = (8u64 << 20) + 512;
     std::fs::File::create(place.socket("below")).expect("a file").set_len(size).expect("a size");
@@ -363,7 +363,7 @@ fn a_block_device_has_its_own_size_and_takes_zeroes_and_trims_anywhere() {
 #[test]
 fn who_has_a_block_device_open_is_told() {
     needs_a_device();
-    let place = Place::new("nbd-open");
+    let place = TempDir::new("nbd-open");
     std::fs::File::create(place.socket("below")).expect("a file").set_len(1 << 20).expect("a size");
     let device = Loop::on(&place.socket("below"));
     let beside = std::fs::File::open(&device.0).expect("it opens");
@@ -454,7 +454,7 @@ fn clients_that_die_in_the_middle_leave_nothing_behind() {
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    let place = Place::new("nbd-refused");
+    let place = TempDir::new("nbd-refused");
     let nothing = place.socket("nothing");
     let nothing = nothing.to_str().expect("plain");
     for (args, code, part) in [

@@ -11,14 +11,14 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
-use common::{Place, text, within};
+use common::{TempDir, text, within};
 use napkin_kernel::namespace::{Namespace, NamespaceError};
 use napkin_testing::{ignore, needs_program, test};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 /// A run in a directory of its own, with the default action for SIGINT, however this test was started; or with SIGINT
 /// ignored.
-fn command(place: &Place, args: &[&str], ignores: bool) -> Command {
+fn command(place: &TempDir, args: &[&str], ignores: bool) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_napkin"));
     command.args(args).current_dir(&place.0).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -36,7 +36,7 @@ fn command(place: &Place, args: &[&str], ignores: bool) -> Command {
     command
 }
 
-fn run(place: &Place, args: &[&str]) -> Output {
+fn run(place: &TempDir, args: &[&str]) -> Output {
     command(place, args, false).output().expect("the binary runs")
 }
 
@@ -46,13 +46,13 @@ fn send(child: &Child, signal: Signal) {
 }
 
 /// The files that a run has left to resume from.
-fn left(place: &Place) -> Vec<PathBuf> {
+fn left(place: &TempDir) -> Vec<PathBuf> {
     let files = fs::read_dir(&place.0).expect("a directory").map(|it| it.expect("a file").path());
     files.filter(|it| it.extension().is_some_and(|it| it == "partial")).collect()
 }
 
 /// Starts a run and waits until its file has `after` lines after the first.
-fn measuring(place: &Place, args: &[&str], after: usize) -> Child {
+fn measuring(place: &TempDir, args: &[&str], after: usize) -> Child {
     let child = command(place, args, false).spawn().expect("the binary runs");
     within("some measurements are done", || {
         let file = left(place).pop().unwrap_or(place.0.join("a.csv"));
@@ -63,7 +63,7 @@ fn measuring(place: &Place, args: &[&str], after: usize) -> Child {
 }
 
 /// As [`measuring`], then interrupted by `signal`.
-fn interrupted(place: &Place, args: &[&str], signal: Signal, after: usize) -> Output {
+fn interrupted(place: &TempDir, args: &[&str], signal: Signal, after: usize) -> Output {
     let child = measuring(place, args, after);
     send(&child, signal);
     child.wait_with_output().expect("our child")
@@ -77,12 +77,12 @@ fn again(output: &Output) -> Vec<String> {
     line.split(' ').map(str::to_owned).collect()
 }
 
-fn json(place: &Place) -> serde_json::Value {
+fn json(place: &TempDir) -> serde_json::Value {
     serde_json::from_slice(&fs::read(place.0.join("a.json")).expect("a report")).expect("JSON")
 }
 
 /// The number of repetitions of each row of a report.
-fn repetitions(place: &Place) -> Vec<usize> {
+fn repetitions(place: &TempDir) -> Vec<usize> {
     let report = json(place);
     let rows = report["rows"].as_array().expect("rows").iter();
     rows.map(|row| row["repetitions"].as_array().expect("a list").len()).collect()
@@ -90,7 +90,7 @@ fn repetitions(place: &Place) -> Vec<usize> {
 
 #[test]
 fn a_bench_on_this_machine_goes_on_where_ctrl_c_ended_it() {
-    let place = Place::new("resume-engine");
+    let place = TempDir::new("resume-engine");
     let args = ["bench", "flood-ping", "--policy", "base,threaded", "--window", "50ms"];
     let args = [&args[..], &["--repetitions", "3", "--json", "a.json"]].concat();
     let output = interrupted(&place, &args, Signal::INT, 2);
@@ -132,7 +132,7 @@ fn a_ctrl_c_that_ends_the_reader_as_well_says_how_to_go_on() {
     let live = "bench flood-ping --policy base,threaded --window 50ms";
     let modelled = "bench udp-sink --world machine --load 5000,13000 --seeds 10 --jobs 1";
     for args in [live, modelled, "swarm --seeds 5..104 --jobs 1"] {
-        let place = Place::new("resume-closed");
+        let place = TempDir::new("resume-closed");
         let mut child = measuring(&place, &args.split(' ').collect::<Vec<_>>(), 1);
         drop(child.stdout.take());
         send(&child, Signal::INT);
@@ -146,7 +146,7 @@ fn a_ctrl_c_that_ends_the_reader_as_well_says_how_to_go_on() {
 
 #[test]
 fn a_bench_in_several_worlds_goes_on_in_the_one_where_it_was_ended() {
-    let place = Place::new("resume-worlds");
+    let place = TempDir::new("resume-worlds");
     let args = "bench tcp-rr --window 50ms --warm-up 10ms --flows 50 --repetitions 4 --json a.json";
     let of = |worlds| args.split(' ').chain(["--world", worlds]).collect::<Vec<_>>();
     // Interrupted in the first world: the second follows.
@@ -156,9 +156,9 @@ fn a_bench_in_several_worlds_goes_on_in_the_one_where_it_was_ended() {
     let again = again(&output);
     assert_eq!(again[..first.len()], first);
     let resumed = run(&place, &again.iter().map(String::as_str).collect::<Vec<_>>());
-    let (told, said) = (text(&resumed.stdout), text(&resumed.stderr));
+    let (printed, said) = (text(&resumed.stdout), text(&resumed.stderr));
     assert!(resumed.status.success() && said.contains(" left, about "), "{said}");
-    assert!(told.contains("\nengine, machine, side by side\n"), "{told}");
+    assert!(printed.contains("\nengine, machine, side by side\n"), "{printed}");
 
     // Interrupted in the second world: the first is done.
     let second = of("machine,engine");
@@ -172,10 +172,13 @@ fn a_bench_in_several_worlds_goes_on_in_the_one_where_it_was_ended() {
     assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
     let again = self::again(&output);
     let resumed = run(&place, &again.iter().map(String::as_str).collect::<Vec<_>>());
-    let (told, said) = (text(&resumed.stdout), text(&resumed.stderr));
+    let (printed, said) = (text(&resumed.stdout), text(&resumed.stderr));
     assert!(resumed.status.success(), "{said}");
     assert!(said.contains("continues in engine: the worlds before it are done\n"), "{said}");
-    assert!(told.contains("tcp-rr in engine\n") && !told.contains("tcp-rr, modelled on"), "{told}");
+    assert!(
+        printed.contains("tcp-rr in engine\n") && !printed.contains("tcp-rr, modelled on"),
+        "{printed}"
+    );
     assert_eq!(left(&place), [] as [PathBuf; 0]);
 }
 
@@ -186,7 +189,7 @@ fn what_was_measured_is_still_there_if_it_could_not_be_written_in_the_end() {
     let published = "reproduce 2007 --quick";
     for command in [modelled, live, published] {
         for option in ["--json", "--report"] {
-            let place = Place::new("resume-full");
+            let place = TempDir::new("resume-full");
             let args = format!("{command} {option} /dev/full");
             let full = run(&place, &args.split(' ').collect::<Vec<_>>());
             let said = text(&full.stderr);
@@ -207,7 +210,7 @@ fn what_was_measured_is_still_there_if_it_could_not_be_written_in_the_end() {
 }
 
 /// Starts a bench with a long first measurement, and waits until it has begun.
-fn long(place: &Place, ignores: bool) -> (Child, BufReader<ChildStderr>) {
+fn long(place: &TempDir, ignores: bool) -> (Child, BufReader<ChildStderr>) {
     let args = ["bench", "flood-ping", "--policy", "base,threaded", "--window", "600s"];
     begun(&mut command(place, &args, ignores))
 }
@@ -225,7 +228,7 @@ fn begun(command: &mut Command) -> (Child, BufReader<ChildStderr>) {
 
 #[test]
 fn a_measurement_is_given_up_in_the_middle_and_nothing_is_left_of_it() {
-    let place = Place::new("resume-middle");
+    let place = TempDir::new("resume-middle");
     let (mut child, said) = long(&place, false);
     send(&child, Signal::INT);
     let status = within("it ends", || child.try_wait().expect("our child"));
@@ -237,7 +240,7 @@ fn a_measurement_is_given_up_in_the_middle_and_nothing_is_left_of_it() {
 
 #[test]
 fn a_ctrl_c_that_was_ignored_from_the_beginning_stays_so() {
-    let place = Place::new("resume-ignored");
+    let place = TempDir::new("resume-ignored");
     let (mut child, _said) = long(&place, true);
     send(&child, Signal::INT);
     send(&child, Signal::TERM);
@@ -263,7 +266,7 @@ fn in_the_kernel(name: &str, interrupt: fn(Pid)) -> (ExitStatus, Option<String>)
     if let Err(NamespaceError::NoRight { right, .. }) = Namespace::new() {
         ignore(format_args!("needs {right}, for a network namespace"));
     }
-    let place = Place::new(name);
+    let place = TempDir::new(name);
     let mark = place.0.to_str().expect("a plain path");
     let args = ["bench", "flood-ping", "--world", "linux", "--policy", "base", "--window", "600s"];
     let mut command = command(&place, &args, false);

@@ -6,7 +6,7 @@ use super::*;
 
 #[test]
 fn a_modelled_bench_ends_with_the_bytes_of_one_that_was_not_interrupted() {
-    let place = Place::new("resume-machine");
+    let place = TempDir::new("resume-machine");
     let args = ["bench", "udp-sink", "--world", "machine", "--policy", "base-6.4,ksoftirqd"];
     let load = ["--load", "5000,13000", "--seeds", "10", "--warm-up", "5ms", "--window", "300ms"];
     let args = [&args[..], &load, &["--json", "a.json", "--jobs", "1"]].concat();
@@ -31,7 +31,7 @@ fn a_modelled_bench_ends_with_the_bytes_of_one_that_was_not_interrupted() {
 
 #[test]
 fn a_reproduction_ends_with_the_bytes_of_one_that_was_not_interrupted() {
-    let place = Place::new("resume-reproduce");
+    let place = TempDir::new("resume-reproduce");
     let args = ["reproduce", "2007", "2018", "--quick", "--jobs", "1", "--json", "a.json"];
     let output = interrupted(&place, &args, Signal::INT, 2);
     let said = text(&output.stderr);
@@ -53,7 +53,7 @@ fn a_reproduction_ends_with_the_bytes_of_one_that_was_not_interrupted() {
 
 #[test]
 fn a_sweep_says_how_far_it_came_and_goes_on() {
-    let place = Place::new("resume-sweep");
+    let place = TempDir::new("resume-sweep");
     let args = ["sweep", "udp-sink", "--vary", "load=5000,13000", "--vary", "seed=1..20"];
     let args = [&args[..], &["--window", "300ms", "--jobs", "1", "--out", "a.csv"]].concat();
     let output = interrupted(&place, &args, Signal::INT, 2);
@@ -81,7 +81,7 @@ fn a_sweep_says_how_far_it_came_and_goes_on() {
 
 #[test]
 fn a_swarm_goes_on_with_its_totals() {
-    let place = Place::new("resume-swarm");
+    let place = TempDir::new("resume-swarm");
     let args = ["swarm", "--seeds", "5..104", "--jobs", "1"];
     let output = interrupted(&place, &args, Signal::INT, 1);
     let said = text(&output.stderr);

@@ -23,7 +23,7 @@ fn attach_holds_until_it_is_interrupted_and_puts_back() {
             // It ignores SIGTSTP: stopped, it would leave a policy in force without a guard.
             for _ in 0..2 {
                 napkin.signal(libc::SIGTSTP);
-                within("taken", || (!napkin.waits(libc::SIGTSTP)).then_some(()));
+                within("taken", || (!napkin.has_pending(libc::SIGTSTP)).then_some(()));
             }
             napkin.signal(signal);
         }

@@ -72,7 +72,7 @@ impl Running {
     }
 
     /// Whether a signal is pending for it.
-    fn waits(&self, signal: i32) -> bool {
+    fn has_pending(&self, signal: i32) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
         let status = status.expect("it lives");
         let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));

@@ -95,11 +95,11 @@ fn each_process_that_there_is_no_descriptor_for_is_said_and_the_exit_status_tell
     let mut napkin = Running::start(kept);
     // After the message on the last process, it has examined all.
     let mut lines = BufReader::new(napkin.0.stderr.take().expect("piped"));
-    let (mut told, mut said) = (0, String::new());
-    while told < 60 {
+    let (mut reported, mut said) = (0, String::new());
+    while reported < 60 {
         let mut line = String::new();
         assert!(lines.read_line(&mut line).expect("text") > 0, "{said}");
-        told += usize::from(line.contains("; set") || line.contains("may open 64 files"));
+        reported += usize::from(line.contains("; set") || line.contains("may open 64 files"));
         said += &line;
     }
     let set = set_below(child.id());

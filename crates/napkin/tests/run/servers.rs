@@ -94,7 +94,7 @@ fn connect(port: u16) -> std::net::TcpStream {
     within("a listener", || std::net::TcpStream::connect(("127.0.0.1", port)).ok())
 }
 
-fn whoami_is_root() -> bool {
+fn is_root() -> bool {
     // SAFETY: the call takes nothing and returns a number.
     unsafe { libc::geteuid() == 0 }
 }
@@ -105,7 +105,7 @@ fn memcached_unmodified() {
     let scratch = Scratch::new("memcached");
     let port = free_port().to_string();
     let mut program = vec!["memcached", "-l", "127.0.0.1", "-U", "0", "-t", "4", "-p", &port];
-    if whoami_is_root() {
+    if is_root() {
         program.extend(["-u", "root"]);
     }
     // One context for each of four workers, and the main thread's.
@@ -124,7 +124,7 @@ fn nginx_unmodified_a_master_and_two_workers() {
     let scratch = Scratch::new("nginx");
     let port = free_port();
     let directory = scratch.0.display();
-    let user = if whoami_is_root() { "user root;" } else { "" };
+    let user = if is_root() { "user root;" } else { "" };
     let config = format!(
         "{user} worker_processes 2; pid {directory}/pid; error_log {directory}/error;\n\
          events {{ worker_connections 64; }}\n\
