@@ -1,6 +1,6 @@
-"""What the kernel says of devices, as JSON, by netlink, sysfs and procfs; nothing of napkin is used.
+"""Prints the kernel's state of devices as JSON, from netlink, sysfs and procfs, without any code of napkin.
 
-reader.py DEV...    what is set: of each device, by NAPI id where the kernel has them
+reader.py DEV...    the settings of each device, by NAPI id if the kernel has them
 reader.py --epoll PID FD    the busy poll parameters of an epoll instance: usecs, budget, prefer
 """
 import fcntl, glob, json, os, re, socket, struct, sys
@@ -21,7 +21,7 @@ def number(data):
 
 
 class Family:
-    """A generic netlink family; `None` is what tells that the kernel lacks it."""
+    """A generic netlink family; `id` is None if the kernel lacks it."""
 
     def __init__(self, name):
         self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, GENERIC)
@@ -65,10 +65,10 @@ def thread(pid):
 
 
 def threads(dev):
-    """Those of its instances, by their numbers as the kernel's names have them; also unused ones."""
+    """The threads of its instances, also unused ones, by the number in the kernel's name for them."""
     found = {}
     for path in glob.glob("/proc/[0-9]*/comm"):
-        # A name holds fifteen characters only.
+        # comm has 15 characters at most.
         match = re.fullmatch(rf"napi/{dev}-(\d*)", text(path) or "")
         if match:
             found[match[1]] = thread(path.split("/")[2])
@@ -76,7 +76,7 @@ def threads(dev):
 
 
 def interrupts(dev):
-    """Where those of a device go that are its own, by what /proc/interrupts calls them."""
+    """The affinity of a device's own interrupts, by their names in /proc/interrupts."""
     at = os.path.realpath(f"/sys/class/net/{dev}/device")
     own = set(os.listdir(at + "/msi_irqs")) if os.path.isdir(at + "/msi_irqs") else set()
     own |= set(os.listdir(at + "/../msi_irqs")) if os.path.isdir(at + "/../msi_irqs") else set()
