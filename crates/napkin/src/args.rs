@@ -291,7 +291,7 @@ fn faults(text: &str) -> Result<Faults, String> {
     }
 }
 
-/// Which engine, and in which form.
+/// The options that select the engine and the output format.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Target {
     /// The engine's control socket; without, the only engine that runs.

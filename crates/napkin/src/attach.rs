@@ -71,7 +71,7 @@ pub(crate) struct Attach {
 /// How long `--once` looks for waiting threads to pin.
 const PIN_FOR: Duration = Duration::from_millis(300);
 
-/// What is set, and how much is told.
+/// The options that `attach` and `run` share: what to set, and how much to print.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SessionArgs {
     /// The policy: a preset, a member of a family, or one spelled out; see `napkin policies`.

@@ -93,7 +93,7 @@ Examples:
   sudo napkin bench memcached --world linux --policy base,defer20,suspend20 \\
       --load 20k,max";
 
-/// What to run, and how.
+/// The arguments of `napkin bench`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP, after_long_help = format!("{HELP}\n\n{}", column::explained()))]
 pub(crate) struct Bench {

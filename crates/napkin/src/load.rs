@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::failure::{Failure, print, print_failure, say};
 use crate::{outputs, units};
 
-/// What is asked.
+/// The kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum RequestKind {
     /// Datagrams of an echo server (or of a sink, which answers nothing).

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::units;
 
-/// What is modelled.
+/// The options of a modelled host.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Load and modelled host")]
 pub(crate) struct Modelled {
