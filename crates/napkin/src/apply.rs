@@ -31,45 +31,46 @@ and napkin attach, which suspend20, napibusy, fullbusy and busypoll need.
 
 Each change is written to a journal with the old value before it is made, so
 everything can be put back: by napkin restore, also after a crash; by itself
-with --for; and a reboot undoes all of it. Several applies one after the other
-are put back to what was before the first. Applying what is so already writes
-nothing. What another program changed meanwhile is reported, not overwritten.
+with --for; and a reboot undoes all of it. After several applies restore goes
+back to the state before the first. A setting that has its value already is
+not written; one that another program changed meanwhile is reported, not
+overwritten.
 
-Under a policy that suspends interrupts a program can starve its queue. --for
-watches for that, as run and attach do (--guard; napkin attach --help says how
-it comes); without --for it is not watched for.
+Under a policy that suspends interrupts a program can starve its queue. With
+--for napkin watches for that, as run and attach do (--guard; napkin attach
+--help explains it); without --for it does not.
 
-A guard that is a CONDITION or a CMD makes it a canary: the policy is put in
+A guard that is a CONDITION or a CMD makes this a canary: the policy is put in
 force, watched for a time, and put back within a second if the guard breaks;
-the exit code is then 3. If it holds the policy stays (with --for it is put
-back at the end). One that was never judged (too few requests in one second,
-too short a time) has not held: the policy is put back, too, with exit code 3.
-A signal ends it likewise, with 128 and the signal's number (Ctrl-C: 130).
-Guards are those of napkin compare:
-  p99<2x, p99.9<500us     of the server's own part of requests that come
-                          through the device; times what it was in the two
-                          seconds before the change (for which ten requests
-                          must lie beyond it then: 1000 in all for p99), or a
-                          time; any percentile
+the exit code is then 3. If the guard holds the policy stays (with --for it is
+put back at the end). A guard that was never judged (too few requests in one
+second, too short a time) has not held: the policy is put back, with exit code
+3. A signal puts it back as well, with exit code 128 and the signal's number
+(Ctrl-C: 130). Guards are those of napkin compare:
+  p99<2x, p99.9<500us     latency of the server's own part of requests that
+                          come through the device, against a multiple of that
+                          in the two seconds before the change (which must
+                          have ten requests beyond it: 1000 in all for p99),
+                          or against a time; any percentile
   rate>0.9x, rate>5000    answers a second
-  anything else           a command, run again and again: an exit code other
-                          than 0 breaks it, and so does not ending for 10 s;
-                          one that is under way at the end is waited for
-A service that answers no request, or none through the device, for half a
-second breaks a guard of the first two kinds as well. These time requests
-(CAP_BPF and CAP_PERFMON). Ctrl-Z is ignored while napkin watches.
+  anything else           a command, run again and again: it breaks the guard
+                          by an exit code other than 0, or by not ending for
+                          10 s; one that runs at the end is waited for
+The first two kinds time requests (CAP_BPF and CAP_PERFMON), and break as well
+if the service answers no request, or none through the device, for half a
+second. Ctrl-Z is ignored while napkin watches.
 
 The journal is in $NAPKIN_STATE, else in /run/napkin (root) or
-$XDG_RUNTIME_DIR/napkin. Changing a device takes CAP_NET_ADMIN; --dry-run
-takes nothing.
+$XDG_RUNTIME_DIR/napkin. Changing a device needs CAP_NET_ADMIN; --dry-run
+needs no privilege.
 
 Examples:
   napkin apply suspend20 --dev eth0 --dry-run
       what would be changed
   sudo napkin apply defer20 --dev eth0 --for 10m
-      and back by itself, or on Ctrl-C
+      put back after 10 minutes, or on Ctrl-C
   sudo napkin apply defer200 --dev eth0 --guard 'p99<2x'
-      watched for a minute, then it stays
+      watched for a minute; then the policy stays
   sudo napkin apply defer200 --dev eth0 \\
       --guard 'curl -fsm1 localhost/healthz >/dev/null' --watch 10m
   sudo napkin apply threaded --dev eth0 --cpus 2-5 --rt 10
@@ -90,46 +91,46 @@ pub(crate) struct Apply {
     /// Only the NAPI instance that polls this receive queue.
     #[arg(long, value_name = "N")]
     queue: Option<u32>,
-    /// Also the NAPI instances that poll transmit queues alone; they are left as they are otherwise.
+    /// Also set the NAPI instances that poll transmit queues only, which are left alone otherwise.
     #[arg(long, conflicts_with = "queue")]
     tx: bool,
-    /// The interrupt and the thread of queue i go to the i-th of these CPUs, round and round.
+    /// The CPUs of interrupts and threads: those of queue i go to the i-th CPU of the list, and past its end
+    /// to the first again.
     #[arg(long, value_name = "LIST")]
     cpus: Option<CpuList>,
     /// Real-time priority (SCHED_FIFO) of the NAPI threads, 1 to 99.
     #[arg(long, value_name = "PRIO", value_parser = units::priority)]
     rt: Option<u8>,
-    /// Hold it for this time, as in 10m, then put back what was before; also on Ctrl-C or SIGTERM.
+    /// Keep the policy in force for this time, as in 10m, then put everything back; also on Ctrl-C or SIGTERM.
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
     limit: Option<Duration>,
-    /// Two guards share this option, each given once at most: the canary (a CONDITION or a CMD), and the
-    /// watch for queues that starve (once, again or off).
-    /// The canary is what must stay true, as 'p99<2x', or a command: else the policy is put back at once.
-    /// once (the default), again or off is what to do with --for or --watch when a program starves a queue:
-    /// when each of its waits finds something else that is ready, the queue is not polled, and nothing is
-    /// received any more.
+    /// Two guards share this option, each given at most once: the canary (a CONDITION or a CMD), and the
+    /// action on starved queues (once, again or off).
+    /// If the CONDITION, as 'p99<2x', does not hold, or the CMD fails, the policy is put back at once.
+    /// once (the default), again or off is what to do, with --for or --watch, when a program starves a queue:
+    /// if each of its waits finds another descriptor ready, the queue is not polled, and receives nothing.
     #[arg(long, value_name = "CONDITION|CMD|WHEN")]
     guard: Vec<Guards>,
-    /// How long such a canary watches before the policy stays. [default: 1m]
+    /// How long the canary watches before the policy stays. [default: 1m]
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with_all = ["limit", "dry_run"])]
     watch: Option<Duration>,
-    /// Whose requests a condition is about: a running program, with its children and theirs; otherwise all
-    /// that serve in this network namespace.
+    /// The running program, with its descendants, whose requests a CONDITION judges. [default: all that serve in
+    /// this network namespace]
     #[arg(long, value_name = "PID", requires = "guard", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
-    /// Also change what another program has changed since napkin did.
+    /// Also change settings that another program has changed since napkin did.
     #[arg(long)]
     force: bool,
-    /// Also a policy that can delay packets, for good and without a guard, on a device with the default route
-    /// or this terminal's own connection.
+    /// Allow a policy that can delay packets, without --for and without a guard, on a device that carries the
+    /// default route or this terminal's own connection.
     #[arg(long)]
     yes: bool,
     /// Only say what would be changed.
     #[arg(long)]
     dry_run: bool,
-    /// Print JSON; times are in nanoseconds. One document when applied; with --for or a canary one more
-    /// whenever it ends otherwise than by a guard that held, after which the policy stays, or by an error.
-    /// There guard says why the guard ended it, or is null; unchanged is true where nothing had been changed.
+    /// Print JSON; times are in nanoseconds. One document when the policy is applied; with --for or a canary
+    /// another one at the end, unless the guard held and the policy stays, or an error ended it. In the second,
+    /// guard is the reason if the guard ended the policy, else null; unchanged is true if nothing had been changed.
     #[arg(long)]
     json: bool,
 }
@@ -305,14 +306,16 @@ fn wait(hold: &Temporary, signals: &Signals, limit: Duration, dev: &str) -> End 
 impl Apply {
     /// The starvation guard (`once` unless given) and the canary, from the values of `--guard`.
     fn guards(&self) -> Result<(Guard, Option<napkin_compare::Guard>), Failure> {
-        let twice = |what| Failure::Usage(format!("--guard was given twice for {what}: once each"));
+        let twice = |what| {
+            Failure::Usage(format!("--guard is given twice for {what}: give each kind once"))
+        };
         let (mut starving, mut own) = (None, None);
         for guard in &self.guard {
             let again = match guard {
                 Guards::Starving(guard) => {
-                    starving.replace(*guard).map(|_| "queues that starve (once, again, off)")
+                    starving.replace(*guard).map(|_| "starved queues (once, again, off)")
                 }
-                Guards::Canary(guard) => own.replace(guard.clone()).map(|_| "what must stay true"),
+                Guards::Canary(guard) => own.replace(guard.clone()).map(|_| "the canary"),
             };
             if let Some(what) = again {
                 return Err(twice(what));
@@ -324,12 +327,12 @@ impl Apply {
             return Err(Failure::Usage(why.into()));
         }
         if matches!(own, Some(napkin_compare::Guard::Command(_))) && self.pid.is_some() {
-            let why = "--pid is for a guard that is a condition: a command guards by itself";
+            let why = "--pid is for a guard that is a CONDITION: a CMD does not judge requests";
             return Err(Failure::Usage(why.into()));
         }
         if starving.is_some() && own.is_none() && self.limit.is_none() {
             let why =
-                "--guard once, again or off is for as long as napkin watches: give --for TIME";
+                "--guard once, again or off needs a time for which napkin watches: give --for TIME";
             return Err(Failure::Usage(why.into()));
         }
         Ok((starving.unwrap_or(Guard::Once), own))
@@ -355,7 +358,7 @@ impl Apply {
                     kept => {
                         let settings = if kept == 1 { "setting" } else { "settings" };
                         let restore = format!("napkin restore {}", shell::dev(dev));
-                        format!("; the journal knows {kept} {settings} of {dev}: {restore}")
+                        format!("; the journal has {kept} {settings} of {dev}: {restore}")
                     }
                 };
                 format!(

@@ -26,26 +26,26 @@ Examples:
   napkin bench
       the proposals' workloads, in about a minute
   napkin policies
-      what there is to choose from
+      the delivery policies to choose from
   napkin serve echo --device synthetic --for 5s
-      an engine at work, without any rights
+      an engine on synthetic traffic, without privileges
   sudo napkin serve echo --device tap:nk0 --policy suspend20
       then: ping 10.99.0.1
   napkin napi-get
-      what a running engine's instances are set to
+      the settings of a running engine's instances
   napkin napi-set --id 1 --threaded busy-poll
       change one while traffic flows
   napkin bench memcached --world machine
       a host of 64 CPUs and 100 Gbit/s, in virtual time
   napkin reproduce 2024
-      a published table beside what the machine says
+      a published table beside the modelled one
   napkin show
-      this kernel's NAPI instances, and what is set
+      this kernel's NAPI instances and their settings
   sudo napkin run --policy suspend20 --dev eth0 \\
       -- memcached -u memcache -t 4 -N 4
-      a program of yours; all put back at the end
+      your program; everything is put back at the end
   sudo napkin compare --dev eth0 --pid 812
-      each policy in turn on a running service: which to take
+      try each policy in turn on a running service
   sudo napkin doctor
       what keeps a mode from being active
   sudo napkin top
@@ -96,11 +96,11 @@ pub(crate) enum Command {
     Restore(crate::restore::Restore),
     /// Show how a device's settings differ from a policy, or from before napkin changed them.
     Diff(crate::diff::Diff),
-    /// Write down which policy a device is to have, for napkin.service to hold it; check and list that.
+    /// Write a wish: the policy of a device, which napkin.service keeps in force; check and list wishes.
     Keep(crate::keep::Keep),
     /// Remove a wish, by its name.
     Unkeep(crate::keep::Unkeep),
-    /// Hold what napkin keep has written down: what napkin.service runs.
+    /// Keep all wishes in force; run by napkin.service.
     Keeper(crate::keep::KeeperArgs),
     /// Run an unmodified program under a policy.
     Run(crate::launch::Run),
@@ -108,7 +108,7 @@ pub(crate) enum Command {
     Attach(crate::attach::Attach),
     /// Compare policies on a running service: each in turn, put back at the end, with a verdict.
     Compare(crate::compare::Compare),
-    /// Check every condition that a mode needs; say what fails and what fixes it.
+    /// Check every condition that a mode needs; report what fails and the command that fixes it.
     Doctor(crate::doctor::Doctor),
     /// Find a CPU for each queue of a device: its interrupt, its thread and the worker that reads it.
     Place(crate::place::PlaceArgs),
@@ -116,9 +116,9 @@ pub(crate) enum Command {
     Top(crate::top::Top),
     /// Export NAPI instances as metrics for Prometheus, over HTTP or as a file.
     Export(crate::export::Export),
-    /// Print the completions of a shell.
+    /// Print the completion script of a shell.
     Completions(crate::manual::Completions),
-    /// Write the manual, a page for each command.
+    /// Write a manual page for each command.
     Man(crate::manual::Manual),
 }
 
@@ -126,7 +126,7 @@ pub(crate) enum Command {
 pub(crate) enum Service {
     /// Send every datagram back.
     Echo,
-    /// Count every datagram and let it go.
+    /// Count every datagram and drop it.
     Sink,
     /// memcached over TCP: the text protocol and its meta commands.
     Memcached,
@@ -136,11 +136,11 @@ pub(crate) enum Service {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Each device has a network of its own: the first the one given, the next the
-one after it. Its application thread (of memcached and nbd, one a queue) waits
-as the policy says; ARP, neighbour solicitations and ping are answered by the
-engine. Ctrl-C, or SIGTERM, ends it; nothing is left behind, but for the
-address and the VLAN of a TAP device that was there before.
+Each device has a network of its own: the first one that of --address, each
+further one the next network. Its application thread (memcached and nbd: one
+per queue) waits as the policy says; the engine answers ARP, neighbour
+solicitations and ping. Ctrl-C or SIGTERM ends it. Nothing is left behind,
+except the address and the VLAN of a TAP device that existed before.
 
 Examples:
   napkin serve echo --device synthetic --rate 50000 --policy threaded
@@ -158,7 +158,7 @@ Examples:
       on a card's own queues, at the addresses it has; ssh and all else go on
       as before
   sudo napkin serve nbd --device tap:nk0 --file disk.img
-      before, make it: truncate -s 1G disk.img; then:
+      first create it: truncate -s 1G disk.img; then:
       nbdinfo nbd://10.99.0.1, nbdcopy disk2.img nbd://10.99.0.1,
       fio --ioengine=nbd --uri=nbd://10.99.0.1 ...,
       or a disk of this machine: modprobe nbd; nbd-client 10.99.0.1 /dev/nbd0
@@ -175,50 +175,51 @@ Examples:
         -netdev vhost-user,id=n,chardev=c \\
         -device virtio-net-pci,netdev=n,romfile= ...
   napkin serve memcached --listen 127.0.0.1 --threads 2 --udp
-      the same on the operating system's sockets, without any rights
+      the same on the operating system's sockets, without privileges
   sudo napkin run --policy suspend20 --dev eth0 \\
       -- napkin serve memcached --listen 0.0.0.0
-      and under a policy of the kernel's
+      and with a policy in the kernel
 Control it while it runs: napkin napi-get, napkin napi-set --help
 
-What nbd answers to a flush, or to a write with force unit access, is on the
-disk (fdatasync); what it answers to another write is in the operating
-system's cache, and survives the server, not a loss of power. Several
+nbd answers a flush, or a write with force unit access, once the data is on
+the disk (fdatasync), and other writes once it is in the operating system's
+cache, where it survives the server's end, but not a loss of power. Several
 connections, also on several queues, see one disk. There is no TLS and no
-password: any host that reaches the address reads and writes it.")]
+password: any host that reaches the address can read and write the disk.")]
 pub(crate) struct Serve {
-    /// What is served.
+    /// The service.
     pub(crate) what: Service,
-    /// tap:NAME, xdp:IF:QUEUES, vhost:PATH, virtio-user:PATH or synthetic, with =POLICY behind it if it has
+    /// tap:NAME, xdp:IF:QUEUES, vhost:PATH, virtio-user:PATH or synthetic, followed by =POLICY for a policy of
     /// its own; may be given several times.
     /// tap:NAME.100 is tap:NAME in VLAN 100 (1 to 4094): frames without its tag are dropped, and the
     /// operating system's side is the interface NAME.100. vhost:PATH is the NIC of a virtual machine or of a
-    /// DPDK program: it listens at the socket PATH (vhost-user) for its driver, and again when that has gone.
-    /// virtio-user:PATH drives the device of the process that listens there; behind the path of either may
-    /// stand how many queues there are (vhost:PATH:2), and behind that of virtio-user :packed and :ring-512,
-    /// a ring's kind and size (split, 256). xdp:eth0:0-3 is AF_XDP on four queues of an interface (without
-    /// numbers, the first of --queues): what goes to the port is ours, at the addresses that the interface has
-    /// when it starts, all else the kernel's; xdp:eth0:0-3:all takes everything there, at --address.
+    /// DPDK program: napkin listens at the socket PATH (vhost-user) for its driver, and again after it
+    /// disconnects. virtio-user:PATH drives the device of the process that listens there. Both paths may be
+    /// followed by the number of queues (vhost:PATH:2), that of virtio-user also by :packed and :ring-512, the
+    /// kind and size of a ring (default: split, 256). xdp:eth0:0-3 is AF_XDP on four queues of an interface
+    /// (without numbers: on its first --queues queues): napkin takes the packets to the service's port, at the
+    /// addresses that the interface has at the start, and leaves all others to the kernel; xdp:eth0:0-3:all
+    /// takes all packets of these queues, at --address.
     #[arg(long = "device", value_name = "DEVICE", required_unless_present = "listen")]
     pub(crate) devices: Vec<DeviceSpec>,
-    /// Serve on the operating system's own sockets in place of devices: at this address of this host, or
-    /// at 0.0.0.0 for all of them (:: with IPv6). How the kernel delivers is then the business of napkin run.
+    /// Serve on the operating system's own sockets instead of devices: at this address of this host, or at
+    /// 0.0.0.0 for all of them (:: with IPv6). To set how the kernel delivers, start it by napkin run.
     #[arg(
         long,
         value_name = "ADDRESS",
         conflicts_with_all = ["devices", "policy", "addresses", "queues", "rate", "flows", "capture", "faults"]
     )]
     pub(crate) listen: Option<IpAddr>,
-    /// Threads that share the port (SO_REUSEPORT); on devices there is one a device, or a queue.
+    /// With --listen: threads that share the port (SO_REUSEPORT). Devices have one thread each, or one per queue.
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "devices")]
     pub(crate) threads: u16,
-    /// The policy of all devices that have none of their own (see napkin policies).
+    /// The policy of devices without one of their own (see napkin policies).
     #[arg(long, default_value = "base", value_parser = policy)]
     pub(crate) policy: Policy,
-    /// The engine's address on the first device, IPv4 or IPv6; several of them one after the other, or in a
-    /// list (10.99.0.1/24,fd00:99::1/64). On a TAP device the operating system's side gets the next one
-    /// that is free (10.99.0.2, fd00:99::2), and the engine an IPv6 link-local address as well, made from its Ethernet
-    /// address, unless one is given.
+    /// The engine's address on the first device, IPv4 or IPv6; may be given several times, or as a list
+    /// (10.99.0.1/24,fd00:99::1/64). On a TAP device the operating system's side gets the next free address
+    /// (10.99.0.2, fd00:99::2), and the engine also an IPv6 link-local address, derived from its Ethernet address,
+    /// unless one is given.
     #[arg(
         long = "address",
         value_name = "ADDRESS/PREFIX",
@@ -226,38 +227,38 @@ pub(crate) struct Serve {
         value_delimiter = ','
     )]
     pub(crate) addresses: Vec<Network>,
-    /// The port of the service; without, 7 for echo and sink (UDP), 11211 for memcached, 10809 for nbd
-    /// (TCP).
+    /// The port of the service. [default: 7 for echo and sink (UDP), 11211 for memcached and 10809 for nbd
+    /// (TCP)]
     #[arg(long)]
     pub(crate) port: Option<u16>,
-    /// MiB that memcached's items may take, and as much again what waits of all requests and answers: who
-    /// would make it more is reset (stats: read_buf_oom). [default: 64]
+    /// Memory limit of memcached's items, in MiB; pending requests and answers may take as much again, and a
+    /// connection that would exceed that is reset (stats: read_buf_oom). [default: 64]
     #[arg(long, value_name = "MIB")]
     pub(crate) memory: Option<usize>,
-    /// Serve memcached over UDP as well, as its clients for UDP expect; for networks that let no forged
-    /// address in, for answers may be thousands of times as long as what asked for them.
+    /// Serve memcached over UDP as well, by its UDP protocol. Only for networks that drop forged source
+    /// addresses: an answer may be thousands of times as long as its request.
     #[arg(long)]
     pub(crate) udp: bool,
-    /// Bytes of memcached's largest item. [default: 1048576]
+    /// Largest item of memcached, in bytes. [default: 1048576]
     #[arg(long, value_name = "BYTES")]
     pub(crate) item_size: Option<usize>,
-    /// The file or block device that nbd serves; it is locked for as long.
+    /// The file or block device that nbd serves; locked while it is served.
     #[arg(long, value_name = "PATH", conflicts_with = "size")]
     pub(crate) file: Option<PathBuf>,
-    /// Bytes that nbd serves out of memory, as in 512M or 4G: taken as they are written, lost at the end.
+    /// Size of nbd's disk in memory, as in 512M or 4G: allocated as it is written, lost at the end.
     /// [default: 64M]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub(crate) size: Option<u64>,
-    /// The name that nbd's clients may give: nbd://10.99.0.1/NAME. The empty one is always good.
+    /// The export name of nbd: nbd://10.99.0.1/NAME. The empty name is always accepted.
     #[arg(long, value_name = "NAME")]
     pub(crate) export: Option<String>,
     /// Refuse every write to nbd's disk.
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// Queues of each device, and so NAPI instances.
+    /// Queues of each device; each has a NAPI instance.
     #[arg(long, default_value_t = 1)]
     pub(crate) queues: u16,
-    /// The CPUs to use, as in 0,2 or 0-3; without, all that this process may use.
+    /// The CPUs to use, as in 0,2 or 0-3. [default: all that this process may use]
     #[arg(long, value_name = "LIST")]
     pub(crate) cpus: Option<CpuList>,
     /// Datagrams a second of a synthetic device, as in 20000, 20k or 1M; 0 for silence. [default: 10000]
@@ -266,15 +267,15 @@ pub(crate) struct Serve {
     /// Flows of a synthetic device. [default: 16]
     #[arg(long)]
     pub(crate) flows: Option<u32>,
-    /// The control socket; without, DEVICE.sock in $XDG_RUNTIME_DIR/napkin, /run/napkin (root) or
-    /// /tmp/napkin-UID.
+    /// The control socket. [default: DEVICE.sock in $XDG_RUNTIME_DIR/napkin, /run/napkin (root) or
+    /// /tmp/napkin-UID]
     #[arg(long, env = "NAPKIN_CONTROL", value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
-    /// Write every frame, received and sent, to this pcap file (Wireshark, tcpdump -r). It costs time.
+    /// Write every frame, received and sent, to this pcap file (Wireshark, tcpdump -r). This slows the engine down.
     #[arg(long, value_name = "FILE")]
     pub(crate) capture: Option<PathBuf>,
-    /// What befalls frames on their way in and out, to try clients with, as in loss=1%,reordering=0.5%:
-    /// shares of loss, corruption, truncation, duplication and, on the way in, reordering.
+    /// Faults to inject into received and sent frames, to test clients, as in loss=1%,reordering=0.5%: shares
+    /// of loss, corruption, truncation, duplication and, for received frames only, reordering.
     #[arg(long, value_name = "FAULT=SHARE%,...", value_parser = faults)]
     pub(crate) faults: Option<Faults>,
     /// End by itself after this time, as in 10s or 5m.
@@ -286,7 +287,7 @@ pub(crate) struct Serve {
 fn faults(text: &str) -> Result<Faults, String> {
     let names: Vec<&str> = text.split(',').filter_map(|it| Some(it.split_once('=')?.0)).collect();
     match names.iter().enumerate().find(|(place, name)| names[..*place].contains(name)) {
-        Some((_, name)) => Err(format!("'{name}' stands twice")),
+        Some((_, name)) => Err(format!("'{name}' is given twice")),
         None => text.parse(),
     }
 }
@@ -294,7 +295,7 @@ fn faults(text: &str) -> Result<Faults, String> {
 /// The options that select the engine and the output format.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Target {
-    /// The engine's control socket; without, the only engine that runs.
+    /// The engine's control socket. [default: that of the only running engine]
     #[arg(long, env = "NAPKIN_CONTROL", value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
     /// Print JSON, with every attribute; times are in nanoseconds.
@@ -341,11 +342,10 @@ pub(crate) struct QueueGet {
 #[command(after_help = "\
 Talks to a running napkin engine, not to the kernel.
 
-pid is the real id of the instance's thread, and absent without one: taskset
--pc 2 PID and chrt -f -p 50 PID do what they say. irq is never there: user
-space has no interrupt numbers. The counts, weight, and the settings that are
-in no Linux (see napkin policies) are napkin's own; all else is named as in
-the kernel.
+pid is the thread id of a threaded instance, for taskset -pc 2 PID and chrt -f
+-p 50 PID. There is no irq: user space has no interrupt numbers. The counts,
+weight, and the settings that no Linux has (see napkin policies) are napkin's
+own; all others have the kernel's names.
 
 Examples:
   napkin napi-get --id 1
@@ -359,7 +359,7 @@ pub(crate) struct NapiGet {
     /// Only the instances of this device.
     #[arg(long)]
     pub(crate) ifindex: Option<u64>,
-    /// Show what was counted instead of the settings.
+    /// Show counters instead of settings.
     #[arg(long)]
     pub(crate) counts: bool,
     #[command(flatten)]
@@ -390,9 +390,9 @@ pub(crate) struct NapiSet {
 Talks to a running napkin engine, not to the kernel. A setting that is not
 given stays as it is.
 
-This verb is napkin's own. The kernel's netdev family sets one instance at a
-time; what writes all instances of a device is sysfs:
-/sys/class/net/DEVICE/napi_defer_hard_irqs and its neighbours.
+This command is napkin's own. The kernel's netdev family sets one instance at a
+time; sysfs sets all instances of a device, by the files
+/sys/class/net/DEVICE/napi_defer_hard_irqs, gro_flush_timeout and threaded.
 
 Example:
   napkin dev-set --ifindex 1 --threaded enabled")]

@@ -20,28 +20,28 @@ use crate::{policies, units};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Sets a policy's epoll parameters (and its socket options, if it has any) on a
-running, unmodified program, its children and theirs, from outside, and keeps
-doing so for what they open later, until it is interrupted: then everything is
-put back, and the exit code is 0; or 1, if something could not be set or put
-back. It ends as well when the last of the processes has ended, or after
---for. Other users' processes take CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.
+running, unmodified program and its descendants, from outside, also on what
+they open later, until napkin is interrupted. Then everything is put back, and
+the exit code is 0, or 1 if something could not be set or put back. napkin also
+ends when the last of the processes has ended, or after --for. Processes of
+other users need CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.
 
-An epoll context that is opened later is found by looking: every 10 ms for a
-second after a start or a change, then every 250 ms; for at most 10 % of a CPU
-in the first second, and 2 % later.
+New epoll contexts are looked for every 10 ms for a second after a start or a
+change, then every 250 ms; with at most 10 % of a CPU in the first second, and
+2 % later.
 
-What was set is written down before it is set: after a crash napkin restore
-puts it back.
+Each change is written to a journal before it is made: after a crash napkin
+restore puts it back.
 
 Under a policy that suspends interrupts a program starves its queue for as
-long as each of its waits finds something else that is ready, as a socket
-registered for EPOLLOUT without EPOLLET: its queue is not polled any more.
+long as each of its waits finds another descriptor ready, such as a socket
+registered for EPOLLOUT without EPOLLET: the queue is not polled any more.
 --guard watches for that (CAP_BPF and CAP_PERFMON): once the queue was not
-polled for its irq-suspend-timeout and 40 ms more (0.1 s with the presets), it
-sets that timeout to 0 and names the program, its thread, and what is always
-ready. On a device that another napkin holds it cannot, which is said at the
-start: there the keeper watches, for the programs of a wish's unit (napkin
-keep ... --unit).
+polled for its irq-suspend-timeout and 40 ms more (0.1 s with the presets), the
+guard sets that timeout to 0 and names the program, its thread, and what is
+always ready. It cannot do so on a device that another napkin holds, and says
+so at the start; there the keeper watches, for the programs of a wish's unit
+(napkin keep ... --unit).
 
 Examples:
   napkin attach $(pidof memcached) --policy suspend20 --dev eth0
@@ -49,13 +49,13 @@ Examples:
   napkin attach 812 --policy suspend20
       the program only, if the device is set already
   napkin attach 812 --policy suspend20 --dev eth0 --cpus 2-5 --pin
-      with each waiting thread beside its packets
+      with each waiting thread on the CPU that polls its packets
   napkin attach 812 --policy napibusy --for 10m
   napkin attach 812 --policy suspend20 --once
-      set what there is now and leave; then: napkin restore
+      set what is open now and exit; then: napkin restore
 Then: napkin doctor 812, which says whether the mode is active")]
 pub(crate) struct Attach {
-    /// The program, with its children and theirs.
+    /// The program, with its descendants.
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: i32,
     #[command(flatten)]
@@ -63,7 +63,7 @@ pub(crate) struct Attach {
     /// Put everything back after this time.
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
     limit: Option<Duration>,
-    /// Set what there is now, and leave it so until `napkin restore`.
+    /// Set what is open now and exit; `napkin restore` puts it back.
     #[arg(long, conflicts_with_all = ["limit", "dev"])]
     once: bool,
 }
@@ -77,7 +77,7 @@ pub(crate) struct SessionArgs {
     /// The policy: a preset, a member of a family, or one spelled out; see `napkin policies`.
     #[arg(long, value_name = "POLICY", value_parser = policy)]
     pub(crate) policy: Policy,
-    /// Apply its device part to this device first, and put that back at the end.
+    /// First apply the policy's device part to this device; put it back at the end.
     #[arg(long, value_name = "DEV")]
     pub(crate) dev: Option<String>,
     /// Only the instance that polls this receive queue.
@@ -86,17 +86,17 @@ pub(crate) struct SessionArgs {
     /// The CPUs of the device's interrupts and threads: queue i goes to the i-th of them.
     #[arg(long, value_name = "CPUS", requires = "dev")]
     pub(crate) cpus: Option<CpuList>,
-    /// Move each thread that waits for the packets of one instance to the CPU where that is polled.
+    /// Move each thread that waits for the packets of one instance to the CPU that polls the instance.
     #[arg(long)]
     pub(crate) pin: bool,
-    /// What to do when the program starves its queue: when each of its waits finds something else
-    /// that is ready, the queue is not polled, and nothing is received any more.
+    /// What to do when the program starves its queue: if each of its waits finds another descriptor ready,
+    /// the queue is not polled, and receives nothing.
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = Guard::Once)]
     pub(crate) guard: Guard,
-    /// Say only what fails.
+    /// Print only failures.
     #[arg(long, short, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Also say what was set already, and which programs started and ended.
+    /// Also print what was set already, and which programs started and ended.
     #[arg(long, short)]
     pub(crate) verbose: bool,
 }
@@ -122,7 +122,8 @@ pub(crate) fn run(args: &Attach) -> Result<(), Failure> {
     if ended != Ended::Processes {
         options.note(&restored(&end.program));
         if has_journal(args.pid) {
-            options.note("what another napkin set there is left so: napkin restore puts it back");
+            options
+                .note("what another napkin set in this process stays: napkin restore puts it back");
         }
     }
     let device = check_device_restored(end.device);
@@ -220,7 +221,7 @@ impl SessionArgs {
     fn report_left(&self, left: &Left) -> Result<(), Failure> {
         check_all_set(left.unset)?;
         self.note(if left.set {
-            "left so: napkin restore puts it back"
+            "left in force: napkin restore puts it back"
         } else {
             "nothing was to be set"
         });
@@ -260,9 +261,9 @@ fn restored(restoration: &Restoration) -> String {
     let Restoration { done, gone, changed, failed } = restoration;
     let mut text = format!("put back: {done}");
     for (count, what) in [
-        (gone, "gone with what they were of"),
-        (changed, "left as others set them"),
-        (failed, "not"),
+        (gone, "gone with their process or descriptor"),
+        (changed, "left as other programs set them"),
+        (failed, "failed"),
     ] {
         if *count > 0 {
             text.push_str(&format!(", {count} {what}"));

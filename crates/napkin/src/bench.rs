@@ -23,49 +23,48 @@ use crate::world::worlds;
 const HELP: &str = "\
 Without a workload: a short round of flood-ping, udp-sink and xsk-rr on
 embedded devices, in about a minute. Policies that are compared run
-interleaved, each turn in an order drawn from the seed (A B C C A B ...); the
-table shows medians, and of the p99 the least and the most of the repetitions,
-with a = where they reach into those of the best row: the difference is then
-not claimed. The JSON file has every repetition. On a shared machine trust
-ratios within one run, not microseconds. A policy that asks for a right which
-this user has not gets a row without figures, and the reason.
+interleaved, each turn in an order drawn from the seed (A B C C A B ...). The
+table shows medians, and for the p99 the range of the repetitions, with a = if
+it overlaps the best row's: no difference is claimed then. The JSON file has
+every repetition. On a shared machine trust ratios within one run, not
+microseconds. A policy that needs a privilege which this user lacks gets a row
+with the reason in place of figures.
 
 Worlds: the engine runs real threads on real packets on this machine; the
 machine is a model in virtual time, of hosts that you need not have (napkin
 profile list); linux is this kernel's own NAPI under the real ping, a UDP
 sink, Debian's memcached or an application on AF_XDP rings, over a veth
 between two network namespaces that the run makes and removes (needs root).
-Where a workload runs if nothing is said stands at --world.
---world engine,machine runs the same in one after the other, with the same
-policies and loads, and sets the rows beside each other; FILE of --json is
+The default world of each workload is listed at --world.
+--world engine,machine runs the workload in one after the other, with the same
+policies and loads, and then prints the rows side by side; FILE of --json is
 then FILE.engine.json and so on. In the machine a window is virtual time,
 repetitions are seeds, runs use all cores, and the same seed gives the same
 bytes.
 
-First it says how many measurements there are and how long they take. Ctrl-C
-(or SIGTERM) prints what was measured, with exit code 130 (143), and says how
-to go on with the file that was left; a second one ends at once. So it does
-where the table, the figures or the page cannot be written; else no file is
-left.
+The number of measurements and their duration are printed first. Ctrl-C (or
+SIGTERM) prints the results so far, with exit code 130 (143), leaves a file,
+and prints the command that resumes from it; a second one ends at once. A file
+is also left if the table, the figures or the page cannot be written.
 
-A latency is from the time at which a request was meant to be sent. A
-percentile that fewer than ten answers lie beyond is a dash; one that requests
-without an answer may have is a bound (>567 ms). Where less than 99 % of what
-fell due was answered it grows as long as the run lasts.
+Latency counts from the time at which a request was due. A percentile with
+fewer than ten answers beyond it is a dash; one that requests without an answer
+may exceed is a lower bound (>567 ms). If less than 99 % of the due requests
+are answered, latency grows as long as the run lasts.
 
-Over a table stands what it shows, and below it a conclusion, drawn from its
-figures: medians, as ratios. Where this host interrupted a run for long
-(column interrupted), or the repetitions differ more than the policies do, it
-says that it cannot tell, and why. Virtual time is not interrupted.
+Above a table is what it shows; below it is a conclusion from its figures:
+ratios of medians. If this host interrupted a run for long (column
+interrupted), or the repetitions differ more than the policies do, it says that
+it cannot tell, and why. Virtual time is not interrupted.
 
 A table has the columns that fit on a line of the terminal (of $COLUMNS, else
-of 120 characters in a pipe), the most important first; it says which it
-leaves out. --help explains them all.
+of 120 characters in a pipe), the most important first; the others are named
+below it. --help explains them all.
 
-A --policy value is a list of names, unless it contains a '=': then it is one
-policy, spelled out, to its end. So base,ksoftirqd are two, and
-suspend20,hold=50us is one: the preset with a change. It may be given a name,
-which is no key and no preset: mine=suspend20,hold=50us.
+A --policy value is a list of names, unless it contains a '=': then all of it
+is one policy, spelled out. So base,ksoftirqd is two policies, and
+suspend20,hold=50us is one: the preset with a change. It may have a name that
+is neither a key nor a preset: mine=suspend20,hold=50us.
 
 Examples:
   napkin bench

@@ -21,18 +21,18 @@ pub(crate) struct Common {
         global = true,
         help = format!(
             "Where to run: napkin's engine on this machine, a model in virtual time, or the kernel's own NAPI. \
-             Of several, with commas, the tables come one after the other, and then side by side, where their loads are the same. \
+             With several, separated by commas, the tables come one after the other, and then side by side if the loads are the same. \
              [default: {}]",
             napkin_workload::default_worlds()
         )
     )]
     pub(crate) world: Vec<World>,
-    /// A policy to compare, or a list of names with commas; may be given several times. A value with
-    /// a '=' is one policy, spelled out (see napkin policies), or NAME=POLICY, whose rows have that
-    /// name. Without, those that tell the workload's story.
+    /// A policy to compare, or a list of names, separated by commas; may be given several times. A value
+    /// with a '=' is one policy, spelled out (see napkin policies), or NAME=POLICY, whose rows have that
+    /// name. [default: the policies in the help of the workload]
     #[arg(long = "policy", value_name = "POLICY", global = true)]
     pub(crate) policies: Vec<String>,
-    /// How often each policy runs under each load; in the machine, each with a seed of its own.
+    /// Runs of each policy under each load; in the machine, each with a seed of its own.
     #[arg(long, visible_alias = "seeds", value_name = "N", default_value_t = REPETITIONS, global = true)]
     pub(crate) repetitions: usize,
     /// The measured part of one run, as in 500ms or 2s. [default: 500ms; 200-300ms in the short round]
@@ -44,23 +44,23 @@ pub(crate) struct Common {
         global = true
     )]
     pub(crate) window: Option<Duration>,
-    /// Where all randomness comes from.
+    /// The seed of all random numbers.
     #[arg(long, default_value_t = 1, global = true)]
     pub(crate) seed: u64,
-    /// The CPUs to use; the first serves the queue, the second has the application or the client, and
-    /// further ones serve further queues (--queues).
-    /// Without, the last two that this process may use. In the machine: how many CPUs the host has.
+    /// The CPUs to use: the first for the queue, the second for the application or the client, further ones
+    /// for further queues (--queues). [default: the last two that this process may use]
+    /// In the machine: how many CPUs the host has.
     #[arg(long, value_name = "LIST", global = true)]
     pub(crate) cpus: Option<CpuList>,
     /// Write the figures, with every repetition, to this file (FILE.flood-ping.json and so on in the
-    /// short round). With - they go to standard output, one JSON document a workload, and the tables to
-    /// standard error; so they do if FILE is a pipe.
+    /// short round). With - they go to standard output, one JSON document per workload, and the tables to
+    /// standard error; the tables also if FILE is a pipe.
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) json: Option<PathBuf>,
-    /// Write a page with plots and tables of what was run to this file; - is standard output.
+    /// Write an HTML page with plots and tables of the runs to this file; - is standard output.
     #[arg(long, value_name = "FILE.html", global = true)]
     pub(crate) report: Option<PathBuf>,
-    /// Go on with the file that an interrupted run has left; the other options must be the same.
+    /// Resume from the file that an interrupted run has left; the other options must be the same.
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) resume: Option<PathBuf>,
     /// Show no progress.

@@ -20,10 +20,10 @@ use crate::{lifeline, outputs, table, units};
 Each policy is put in force on the device and on the running program in turn,
 as napkin apply and napkin attach do it, for a slice of time; all of them once
 a round, each round in an order of its own. The first is the reference. At the
-end, on Ctrl-C and on every failure everything is put back, and what there is
-is shown; after a kill -9, napkin restore puts it back. Ctrl-Z is ignored, as
-what is in force would not be watched. What is compared is the load that the
-service has meanwhile.
+end, on Ctrl-C and on every failure everything is put back, and the results so
+far are shown; after a kill -9, napkin restore puts it back. Ctrl-Z is ignored,
+as the policy in force would not be watched. The policies are compared under
+the load that the service has meanwhile.
 
 The latency is the server's own part of a request, measured by programs in the
 kernel (CAP_BPF and CAP_PERFMON), without the client's help and without a
@@ -32,35 +32,35 @@ change to the service:
             a part of the time since its last poll
   socket    from delivery to the program's read
   service   from the read to the answer, on the same connection
-What the network and the client add is not in it. Above 10000 requests a
-second they are timed in turns.
+What the network and the client add is not included. Above 10000 requests a
+second, requests are timed for a part of the time only.
 
 Columns: answers a second; p50 and p99 of the whole, and of each part (ring99
 ...); /reference: the verdict's figure (p99, or p90 or p50 where that shows no
 difference, or answers a second where policies differ in them) by the
 reference's of the same round, its median and its confidence interval (97 %
-with six rounds, fewer are too few; each by itself: where several are searched
-a note says how likely one of them misses); cpu: CPUs in softirqs, in the
-device's NAPI threads, and in the service. Those that fit on a line of the
+with six rounds, the fewest that will do; for each interval by itself: with
+several, a note says how likely one of them misses); cpu: CPUs in softirqs, in
+the device's NAPI threads, and in the service. Those that fit on a line of the
 terminal (of $COLUMNS, else of 120 characters in a pipe) are shown, the most
 important first, and the others named; --json and --report have all.
 
-A guard ends a slice at once, puts it back, and takes its policy out of the
-rest:
-  p99<2x, p99.9<500us     of the whole; times the reference, or a time; any
-                          percentile
-  rate>0.9x, rate>5000    answers a second; not beside --measure
-  anything else           a command, run again and again: an exit code other
-                          than 0 breaks it, and so does not ending for 10 s;
-                          a slice does not end before one that is under way
-Times the reference (2x) takes requests in the two seconds before the rounds,
-ten of them beyond the percentile (1000 for p99): where --measure brings the
-load, give a time. A service that answers no request, or none through the
-device, for half a second ends a slice also without one; beside --measure
-only while the command runs, once the reference has had a turn, and after twice
-the longest silence that it had then. A starved queue ends a slice, too (napkin
+A guard that breaks ends the slice at once, puts the policy back, and excludes
+it from the remaining rounds:
+  p99<2x, p99.9<500us     latency of the whole, against a multiple of the
+                          reference's, or against a time; any percentile
+  rate>0.9x, rate>5000    answers a second; not with --measure
+  anything else           a command, run again and again: it breaks the guard
+                          by an exit code other than 0, or by not ending for
+                          10 s; a slice lasts until a running one has ended
+A multiple (2x) needs requests in the two seconds before the rounds, ten of
+them beyond the percentile (1000 in all for p99): if --measure brings the load,
+give a time. Also without a guard, a slice ends if the service answers no
+request, or none through the device, for half a second; with --measure only
+while the command runs, once the reference has had a slice, and after twice the
+longest silence of that slice. A starved queue ends a slice as well (napkin
 attach --help). On a device with the default route or this terminal's own
-connection a policy that can delay packets takes a guard, or --yes.
+connection a policy that can delay packets needs a guard, or --yes.
 
 Examples:
   sudo napkin compare --dev eth0 --pid $(pidof memcached)
@@ -72,16 +72,16 @@ Examples:
       --policy suspend20,gro-flush-timeout=50us
   sudo napkin compare --dev eth0 --pid 812 \\
       --measure 'ssh client ./load --seconds 5 --print-p99'
-Then: napkin run, attach or apply, which put the one that was best in force")]
+Then: napkin run, attach or apply, to put the best policy in force")]
 pub(crate) struct Compare {
     /// The device that the service's packets come from.
     #[arg(long, value_name = "DEV")]
     dev: String,
-    /// The service: a running program, with its children and theirs.
+    /// The service: a running program, with its descendants.
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: i32,
-    /// Policies by name, with commas, the reference first; or one that is spelled out. May be given several
-    /// times; NAME=POLICY gives a name (see napkin policies).
+    /// Policies by name, separated by commas, the reference first; or one that is spelled out. May be given
+    /// several times; NAME=POLICY gives a name (see napkin policies).
     #[arg(
         long = "policy",
         visible_alias = "policies",
@@ -92,30 +92,30 @@ pub(crate) struct Compare {
     /// How long a policy is in force at a time.
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "5s")]
     slice: Duration,
-    /// How much of a slice, at its beginning, is not counted. [default: a fifth of it]
+    /// The time at the beginning of a slice that is not counted. [default: a fifth of the slice]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     settle: Option<Duration>,
-    /// How often each policy has its turn; six are the fewest that can tell.
+    /// Slices of each policy; fewer than six cannot show a difference.
     #[arg(long, value_name = "N", default_value_t = 6)]
     rounds: usize,
-    /// Where the order of each round comes from.
+    /// The seed of the order of each round.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// What ends a slice at once and takes its policy out, as 'p99<2x', or a command.
+    /// A condition, as 'p99<2x', or a command; if it breaks, the slice ends at once, and its policy is excluded.
     #[arg(long, value_name = "CONDITION|CMD")]
     guard: Option<Guard>,
-    /// A command that prints a number, in the place of our measure; it is run once a slice, by sh, with
-    /// NAPKIN_POLICY and NAPKIN_ROUND set, and the slice lasts as long as it does.
+    /// Measure by this command, which prints a number, instead of timing requests. It is run once per slice, by
+    /// sh, with NAPKIN_POLICY and NAPKIN_ROUND set, and the slice lasts as long as the command.
     #[arg(long, value_name = "CMD")]
     measure: Option<String>,
     /// Which of the command's numbers is better.
     #[arg(long, value_name = "WHICH", value_parser = ["lower", "higher"], default_value = "lower", requires = "measure")]
     better: String,
-    /// Longest that the command may take. [default: ten slices]
+    /// The longest time that the command may run. [default: ten slices]
     #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "measure")]
     measure_limit: Option<Duration>,
-    /// Also policies that can delay packets, without a guard, on a device with the default route or this
-    /// terminal's connection.
+    /// Allow policies that can delay packets, without a guard, on a device that carries the default route or this
+    /// terminal's own connection.
     #[arg(long)]
     yes: bool,
     /// Write the figures, with every slice, to this file; - is standard output, and the table then goes to

@@ -85,7 +85,7 @@ pub(crate) fn dev_set(args: &DevSet) -> Result<(), Failure> {
 /// Adds the given settings to a request; fails if there are none.
 fn with_settings(query: Request, settings: &Settings) -> Result<Request, Failure> {
     if settings.given.is_empty() && settings.weight.is_none() {
-        let what = "nothing is to be changed: give a setting, as in --threaded busy-poll";
+        let what = "there is nothing to change: give a setting, as in --threaded busy-poll";
         return Err(Failure::Usage(what.into()));
     }
     let with = |query: Request, (key, value): &(&'static Key, u64)| {

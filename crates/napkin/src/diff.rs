@@ -12,19 +12,20 @@ use crate::table::changed;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-With a policy: what napkin apply would change. Without: what is different from
-what it was before napkin changed it, and which of that another program has
-set since.
+With a policy: the changes that napkin apply would make. Without: the settings
+that differ from their values before napkin changed them, and which of them
+another program has set since.
 
 Exit code, as for diff(1): 0 if nothing differs, 1 if something does, 2 if that
-is unknown. It takes no privilege, but the journal can be read only by who
-made the changes: where root's, if there is one, was not read, that is 2.
+is unknown. No privilege is needed, but only the user who made changes can read
+their journal: if nothing differs and root has one that was not read, the exit
+code is 2.
 
 Examples:
   napkin diff suspend20 --dev eth0    is it in force?
   sudo napkin diff --dev eth0         what has napkin changed?")]
 pub(crate) struct Diff {
-    /// The policy; without, the device as it was before napkin changed it.
+    /// The policy to compare with. [default: the device as it was before napkin changed it]
     #[arg(value_parser = policy)]
     policy: Option<Policy>,
     /// The device to look at, as in `ip link`.

@@ -14,20 +14,20 @@ use crate::{table, units};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A fault: the mode does not work, or not as its policy says. Advice: what the
-published set-ups did, what costs other programs something, what cannot
-profit, or what does not last. Unknown: what was missing to see it; a right is
-named. Which checks there are depends on the policy; napkin doctor --list
+Fault: the mode does not work, or not as its policy says. Advice: what the
+published set-ups did, what costs other programs something, what has no
+benefit, or what does not last. Unknown: it could not be seen; a missing
+capability is named. The checks depend on the policy; napkin doctor --list
 explains them.
 
-The program is looked at for a moment (--for), best under load: only what
-happens can be seen. Without PID: the programs that own sockets on the device.
-Without --dev: the devices by which the program's sockets receive. Nothing is
-changed. Root sees most. Where another napkin has the device or the program
-for itself, what is to be done first stands behind the command.
+The program is observed for a moment (--for), best under load: only activity
+can be seen. Without PID: the programs that own sockets on the device. Without
+--dev: the devices by which the program's sockets receive. Nothing is changed.
+Root sees most. If another napkin holds the device or the program, the fix is
+followed by what to do first.
 
-Exit code: 0 without a fault, 1 with one, 2 if that is unknown: the device or
-the program is not there, say, or may not be looked at.
+Exit code: 0 without a fault, 1 with one, 2 if that is unknown, as when the
+device or the program does not exist or may not be examined.
 
 Examples:
   napkin doctor                                  every device, and who uses it
@@ -43,10 +43,10 @@ pub(crate) struct Doctor {
     /// Examine this device only.
     #[arg(long, value_name = "DEV")]
     dev: Option<String>,
-    /// The policy whose conditions are checked; without, the one that the settings mean.
+    /// The policy whose conditions are checked. [default: the one that the settings amount to]
     #[arg(long, value_name = "POLICY", value_parser = policy)]
     policy: Option<Policy>,
-    /// How long to look at what the programs do.
+    /// How long to observe the programs.
     #[arg(
         long = "for",
         value_name = "TIME",
@@ -54,7 +54,7 @@ pub(crate) struct Doctor {
         value_parser = units::within(Duration::ZERO..=Request::LONGEST)
     )]
     window: Duration,
-    /// Show what is in order as fully as what is not.
+    /// Show the checks that are in order in full as well.
     #[arg(long)]
     all: bool,
     /// List the checks, and do nothing.

@@ -17,9 +17,9 @@ use crate::units;
 /// The arguments of `napkin export`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Metrics of each NAPI instance, by device and NAPI id; their counters begin when
-napkin export does, but for a thread's CPU, which begins with the thread, and
-those of an engine, which begin with its instances:
+Metrics of each NAPI instance, by device and NAPI id. Their counters start when
+napkin export does, except the CPU time of a thread, which counts from the
+thread's start, and those of an engine, which count from its instances' start:
   napkin_instance_info              1, with the policy in force, receive
                                     queues and interrupt as labels
   napkin_packets_total napkin_interrupts_total
@@ -39,19 +39,19 @@ and of the host:
   napkin_changed_settings           by=\"napkin\": as napkin set them; \"other\":
                                     set by another program since
   napkin_wishes                     state=\"held\", \"not_held\", \"refused\" or
-                                    \"bad\": how what napkin keep wrote down is
-  napkin_notes                      reasons for which something is not known
-                                    (napkin top shows them)
+                                    \"bad\": the states of wishes (napkin keep)
+  napkin_notes                      reasons why something is unknown (napkin
+                                    top shows them)
   napkin_build_info                 1, with the version of napkin as a label
-A metric that is not known is not there. GET /metrics is answered, in the
-OpenMetrics form if the scraper asks for it, and nothing else; 16 connections
-at once, each for 5 seconds at most.
+An unknown metric is left out. Only GET /metrics is answered, in the OpenMetrics
+form if the scraper asks for it; 16 connections at once, each for 5 seconds at
+most.
 
-At its start it gives up every right but CAP_BPF and CAP_PERFMON, which count
-polls: it can change nothing (for a --textfile in another user's directory it
-keeps CAP_DAC_OVERRIDE as well). Without CAP_SYS_PTRACE programs' epoll
-parameters are not seen, and the policy is named by what the instance is set
-to.
+At the start it drops all capabilities except CAP_BPF and CAP_PERFMON, which
+counting polls needs: it can change nothing (for a --textfile in another user's
+directory it keeps CAP_DAC_OVERRIDE as well). Without CAP_SYS_PTRACE programs'
+epoll parameters are not seen, and the policy is named by the settings of the
+instance alone.
 
 Examples:
   sudo napkin export
@@ -72,7 +72,7 @@ pub(crate) struct Export {
     /// the loopback's.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9917")]
     listen: Address,
-    /// Write a file for node_exporter's textfile collector instead; it goes when this ends.
+    /// Write a file for node_exporter's textfile collector instead; it is removed at the end.
     #[arg(long, value_name = "FILE", conflicts_with = "listen")]
     textfile: Option<PathBuf>,
     /// With --textfile: how often it is written, at least 1s.
@@ -90,11 +90,11 @@ pub(crate) struct Export {
     /// Export an engine instead of the kernel: its control socket, or the only engine that runs.
     #[arg(long, value_name = "SOCKET", num_args = 0..=1)]
     engine: Option<Option<PathBuf>>,
-    /// Do not count polls: what is left costs the kernel's polls nothing.
+    /// Do not count polls. All other metrics cost the kernel's polls nothing.
     #[arg(long = "no-poll-count", alias = "no-count", conflicts_with = "engine")]
     no_count: bool,
-    /// Time requests, too, up to 2000 a second all of them, of more a sample: of all programs that
-    /// serve in this network namespace. Refused without CAP_BPF and CAP_PERFMON.
+    /// Also time the requests of all programs that serve in this network namespace: up to 2000 a second all of
+    /// them, above that a sample. Needs CAP_BPF and CAP_PERFMON.
     #[arg(long, conflicts_with = "engine")]
     latency: bool,
 }

@@ -10,11 +10,11 @@ use crate::failure::say;
 /// What is done about a queue that starves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Guard {
-    /// Its irq-suspend-timeout is 0 until napkin ends.
+    /// Set its irq-suspend-timeout to 0 until napkin ends.
     Once,
-    /// The same for 10 s, then suspension is tried again; after each further time for twice as long.
+    /// The same, but for 10 s; then try suspension again. After each further time, for twice as long.
     Again,
-    /// Nothing: it receives nothing for as long as the program goes on.
+    /// Do nothing: the queue receives nothing for as long as the program starves it.
     Off,
 }
 
@@ -48,8 +48,7 @@ impl Guard {
                 for (ifname, holder) in guard.held_by_others().iter().filter(|_| !quiet) {
                     say(&format!(
                         "note: {ifname} is held by {holder}, and no other process can end a suspension there; \
-                         if that is napkin's keeper, it does for the programs of a wish's unit (napkin keep \
-                         ... --unit)"
+                         napkin's keeper does so for the programs of a wish's unit (napkin keep ... --unit)"
                     ));
                 }
                 Some(guard)

@@ -14,18 +14,17 @@ use crate::table;
 
 /// What follows the options in its help.
 const HELP: &str = "\
-Rounds of a bounded load of napkin's own, between two network namespaces that
-vanish with it, time each step of delivery: system calls, switches and
-wake-ups by the clock; polls, softirqs, timers and interrupts by the kernel's
-trace points (eBPF, nothing is pinned). A cost is the median of the rounds,
-and its range the least and the most of them, from which --uncertainty draws.
-Nothing on this host is changed.
+Runs rounds of a bounded load between two temporary network namespaces, and
+times each step of delivery: system calls, switches and wake-ups by the clock;
+polls, softirqs, timers and interrupts by the kernel's trace points (eBPF,
+nothing is pinned). A cost is the median of the rounds, its range their minimum
+and maximum, from which --uncertainty draws. Nothing on this host is changed.
 
-As root all of it is measured. Without, the veth, the trace points and
-memcached's own work are left out, each with the right that it needs; system
-calls, switches and wake-ups need none. With memcached installed its own work
-on a request is measured, too. What is not measured is said, and is what the
-built-in profile says that the file is based on.
+As root everything is measured. Otherwise the veth, the trace points and
+memcached's own work are left out, each with the capability that it needs;
+system calls, switches and wake-ups need none. With memcached installed its own
+work on a request is measured as well. Costs that are not measured are listed,
+and taken from the built-in profile that the file is based on.
 
 Two CPUs are kept busy meanwhile: on a machine that does other work the ranges
 get wide.
@@ -44,23 +43,23 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Measure {
-    /// Take queues, ring, moderation and speed of this device, in the place of a veth's. Nothing is
-    /// sent over it: what its driver and card cost stays what the profile below says.
+    /// Take queues, ring, interrupt moderation and speed from this device instead of a veth. Nothing is sent
+    /// over it: the costs of its driver and card stay those of the profile that the file is based on.
     #[arg(long, value_name = "IF")]
     dev: Option<String>,
-    /// How long to measure, about.
+    /// How long to measure, approximately, in seconds.
     #[arg(long, value_name = "N", default_value_t = 60,
         value_parser = clap::value_parser!(u64).range(*SECONDS.start()..=*SECONDS.end()))]
     seconds: u64,
-    /// Write the profile to this file; without, to standard output.
+    /// Write the profile to this file. [default: standard output]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// The built-in profile that has what is not measured. [default: of those with memcached, the one
-    /// whose costs are nearest]
+    /// The built-in profile from which constants that are not measured are taken. [default: of those with
+    /// memcached, the one whose costs are nearest]
     #[arg(long, value_name = "NAME")]
     based_on: Option<String>,
-    /// The CPUs to use; the first serves, the second has the client. [default: the last two that this
-    /// process may use]
+    /// The CPUs to use: the first for the server, the second for the client. [default: the last two that
+    /// this process may use]
     #[arg(long, value_name = "LIST")]
     cpus: Option<CpuList>,
     /// Show no progress.

@@ -32,12 +32,12 @@ or is set up, a driver is loaded again, channels are changed (ethtool -L), or
 another program sets something else (irqbalance moves an interrupt). It is put
 back by napkin unkeep, and all of it when the service is stopped.
 
-Devices are meant by name (* and ? stand for other characters), driver, or MAC
-address: all that is given must fit. Queues are receive queues by index. One
-queue has one wish: of two the later in the order of the files is not held,
-and both are named. What this kernel or device cannot do is said, and the rest
-is held. Where a CPU of cpus is offline, its queues' interrupts and threads go
-back to where they were, and the rest of the wish is held.
+Devices are matched by name (* and ? are wildcards), driver, or MAC address:
+all that are given must match. Queues are receive queues by index. One queue
+has one wish: of two, the later in the order of the files is not held, and both
+are named. What this kernel or device cannot do is reported, and the rest is
+held. If a CPU of cpus is offline, its queues' interrupts and threads go back
+to where they were, and the rest of the wish is held.
 
 A file may be written by hand as well:
   policy = \"suspend20\"
@@ -51,14 +51,14 @@ A file may be written by hand as well:
   [match]
   name = \"eth*\"           and, or instead: driver = \"igb\",
                           mac = \"52:54:00:12:34:56\"
-It has to be root's, and writable by root alone. --check says before a deploy
-whether it is right.
+It must belong to root and be writable by root only. --check validates it
+before a deployment.
 
-A policy that delays packets is refused for a device that carries the default
-route or this terminal's own connection, unless --yes is given. So is a wish of
-which something cannot be had now on a device that is there, or for which
-another wish could not be held any more: nothing is written then. With --yes it
-is written; what is refused of it is said, with exit code 1.
+Without --yes these are refused, and nothing is written: a policy that delays
+packets, for a device that carries the default route or this terminal's own
+connection; a wish of which a part cannot be held now on a device that exists;
+and a wish that would keep another one from being held. With --yes the wish is
+written; the parts that are refused are reported, with exit code 1.
 
 Exit code of --check: 0 if all can be held here, 1 if something cannot, 2 if a
 file is wrong or that is unknown.
@@ -81,7 +81,7 @@ pub(crate) struct Keep {
     /// The policy: a preset, a member of a family, or one spelled out (see napkin policies).
     #[arg(value_parser = policy, required_unless_present_any = ["check", "list"])]
     policy: Option<Policy>,
-    /// Devices of this name; * and ? stand for other characters.
+    /// Devices of this name; * and ? are wildcards.
     #[arg(long, value_name = "DEV")]
     dev: Option<String>,
     /// Devices of this driver, as ethtool -i names it.
@@ -93,7 +93,8 @@ pub(crate) struct Keep {
     /// Only the NAPI instances that poll these receive queues, as in 0-3.
     #[arg(long, value_name = "LIST", value_parser = queues)]
     queues: Option<CpuList>,
-    /// The interrupt and the thread of queue i go to the i-th of these CPUs, round and round.
+    /// The CPUs of interrupts and threads: those of queue i go to the i-th CPU of the list, and past its end
+    /// to the first again.
     #[arg(long, value_name = "LIST")]
     cpus: Option<CpuList>,
     /// Real-time priority (SCHED_FIFO) of the NAPI threads, 1 to 99.
@@ -104,18 +105,18 @@ pub(crate) struct Keep {
     /// rights for that: see napkin keeper --help (programs.conf).
     #[arg(long, value_parser = unit)]
     unit: Option<Unit>,
-    /// Also move each thread of these programs that waits for the packets of one instance to the CPU where
-    /// that is polled.
+    /// Also move each thread of these programs that waits for the packets of one instance to the CPU that polls
+    /// the instance.
     #[arg(long, requires = "unit")]
     pin: bool,
-    /// The wish's name, by which unkeep knows it; without, what its devices are matched by.
+    /// The wish's name, for unkeep. [default: what its devices are matched by]
     #[arg(long)]
     name: Option<String>,
-    /// Also where the device carries the default route or this terminal's own connection, or something of the
-    /// wish, or another wish for it, cannot be held here now.
+    /// Write the wish even if the device carries the default route or this terminal's own connection, or if a
+    /// part of the wish, or another wish because of it, cannot be held here now.
     #[arg(long)]
     yes: bool,
-    /// Check files, or without any all of /etc/napkin, and write nothing.
+    /// Check these files, or all of /etc/napkin if none is given, and write nothing.
     #[arg(long, value_name = "FILE", num_args = 0.., conflicts_with = "list", conflicts_with_all = WISH_ARGUMENTS)]
     check: Option<Vec<PathBuf>>,
     /// List all wishes, and whether each is in force now.
@@ -143,16 +144,16 @@ pub(crate) struct Unkeep {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 What napkin.service runs: holds the wishes of /etc/napkin ($NAPKIN_ETC) until
-SIGTERM or Ctrl-C, and then puts everything back. SIGHUP reads them again; a
-change of the directory is noticed by itself.
+SIGTERM or Ctrl-C, and then puts everything back. SIGHUP makes it read them
+again; a change of the directory is noticed without.
 
 It sleeps until it is notified of a change: netlink's notices of links, of
 ethtool's settings and of devices; a write to an interrupt's smp_affinity or
 to a device's files in sysfs; a change of the wishes. A setting changed by
-another netlink client (ynl ... napi-set), or a thread moved by taskset, is
-not announced: the look that --look asks for finds it, and a CPU
-that comes back. What the kernel refuses of a wish is said, and tried again at
-that look, by SIGHUP, and when a wish or the device's instances change.
+another netlink client (ynl ... napi-set), a thread moved by taskset, or a CPU
+that comes back is not notified: the periodic check (--look) finds it. What the
+kernel refuses of a wish is reported, and tried again at that check, at SIGHUP,
+and when a wish or the device's instances change.
 
 Each change is written to the journal before it is made: after kill -9 the
 next keeper continues, or napkin restore puts everything back. While it holds a
@@ -163,7 +164,7 @@ ends their suspension for 10 s, then for twice as long each further time, up to
 10 minutes.
 Without such a wish, or while none of them runs, it sleeps.
 
-It takes CAP_NET_ADMIN, and CAP_SYS_NICE to place threads; for programs of
+It needs CAP_NET_ADMIN, and CAP_SYS_NICE to place threads; for programs of
 units CAP_SYS_PTRACE, CAP_BPF and CAP_PERFMON, and CAP_DAC_READ_SEARCH for
 those of other users: programs.conf (packaging/napkin.service.d, or
 /usr/share/napkin/napkin.service.d) gives them to the unit, copied to
@@ -175,7 +176,7 @@ it cannot start.
 Example:
   sudo napkin keeper --look never")]
 pub(crate) struct KeeperArgs {
-    /// Look at everything this often, though no change was notified; or never.
+    /// Check everything at this interval, also without a notification; or never.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = look)]
     look: Look,
 }
@@ -252,7 +253,7 @@ fn write(args: &Keep, policy: Policy) -> Result<(), Failure> {
     }
     let refused = Refused::look(&directory, &wish).unwrap_or_else(|why| {
         // Not an error: the wish may be for another host.
-        say(&format!("note: whether it can be held here is not known: {why}"));
+        say(&format!("note: whether the wish can be held here is unknown: {why}"));
         Refused::default()
     });
     refused.check(args.yes)?;
@@ -329,7 +330,7 @@ impl Refused {
             return Ok(());
         }
         Err(Failure::Failed(format!(
-            "nothing was written, for it cannot be held here: {}; --yes writes it all the same",
+            "nothing was written, as the wish cannot be held here: {}; --yes writes it all the same",
             all.join("; ")
         )))
     }
@@ -344,7 +345,7 @@ fn check_read(directory: &Directory, wish: &Wish) -> Result<(), Failure> {
     let about = |bad: &&BadFile| bad.file == wish.file || bad.file == directory.path();
     let mut why: Vec<String> = found.bad.iter().filter(about).map(BadFile::to_string).collect();
     if why.is_empty() {
-        why.push("it is not there any more".into());
+        why.push("it does not exist any more".into());
     }
     let file = wish.file.display();
     Err(Failure::Failed(format!("{file} was written and is not held: {}", why.join("\n"))))

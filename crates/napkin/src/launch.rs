@@ -22,8 +22,8 @@ that statically linked programs work as well.
 
 A signal that only napkin got is passed on after 50 ms (up to 250 ms on a busy
 machine); one that went to the whole process group or control group (a
-terminal, timeout, systemd) has reached the program as well, and is not. Two
-small processes beside napkin (signal-witness) tell which of them it was.
+terminal, timeout, systemd) has reached the program as well, and is not passed
+on. Two small processes (signal-witness) let napkin tell the two cases apart.
 
 The exit code is the program's; if a signal ended it, the same ends napkin.
 127: there is no such program; 126: it cannot be executed; 125: napkin could
@@ -32,7 +32,7 @@ or put back. If the program leaves processes behind (a daemon), napkin stays
 until the last has ended. napkin's own messages go to standard error.
 
 Under a policy that suspends interrupts --guard watches for a queue that the
-program starves; napkin attach --help says how that comes.
+program starves; napkin attach --help explains it.
 
 Examples:
   sudo napkin run --policy suspend20 --dev eth0 \\
@@ -40,7 +40,7 @@ Examples:
       a thread for each of four queues
   sudo napkin run --policy suspend20 --dev eth0 --cpus 2-5 --pin \\
       -- memcached -u memcache -t 4 -N 4
-      each thread beside the packets that it waits for
+      each thread on the CPU that polls the packets it waits for
   napkin run --policy napibusy -q -- nginx -g 'daemon off;'
       the program only; napkin apply has set the device
   napkin run --policy base -- PROGRAM

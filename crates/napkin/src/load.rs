@@ -19,37 +19,37 @@ use crate::{outputs, units};
 /// The kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum RequestKind {
-    /// Datagrams of an echo server (or of a sink, which answers nothing).
+    /// Datagrams to an echo server (or to a sink, which does not answer).
     Udp,
-    /// Messages of an echo server over TCP.
+    /// Messages to an echo server over TCP.
     Tcp,
-    /// Records of a memcached over TCP, 3 % of the requests being sets; all are set before.
+    /// Requests to memcached over TCP, 3 % of them sets; all records are set before.
     Memcached,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 One thread polls the device and never sleeps; give it a CPU that the service
-does not use (--cpu). Datagrams keep their rate whatever the service does; a
-connection has one request under way, and what falls due meanwhile waits, or,
-where too many wait, is never sent. A latency begins when a request was due:
-what waits, or is late on this side, is reported and charged. With --rate max
-datagrams go as fast as the device takes them, and each connection asks again
-as soon as it was answered. Ctrl-C ends it early, with what was measured, and
-the exit code 130.
+does not use (--cpu). Datagrams keep their rate whatever the service does. A
+connection has one request in flight: requests that fall due meanwhile wait,
+or, if too many wait, are never sent. Latency counts from the time at which a
+request was due: waiting, and delays on this side, are included and reported.
+With --rate max datagrams are sent as fast as the device takes them, and each
+connection sends its next request as soon as it is answered. Ctrl-C ends the
+run early, with the results so far and exit code 130.
 
-The service is on the same network: there are no routers. Over IPv6 there are
-datagrams only. On an AF_XDP device all traffic of the queue has
-to be ours (:all), for the service has to be found by ARP.
+The service must be on the same network: there are no routers. Over IPv6 there
+are datagrams only. An AF_XDP device has to take all traffic of its queue
+(:all), as the service is found by ARP.
 
-With --pcap the frames of a file (pcap or pcapng, Ethernet) are sent in place
-of requests: each as long after the first as it was captured, or by --rate.
-They are sent as they stand in the file, unless other addresses are asked for;
-then their checksums follow. The file is read as it is sent, so it may be
-longer than the memory. Frames that a device cannot take are left out and
-counted; a file that makes no sense is refused with the byte where.
+With --pcap the frames of a file (pcap or pcapng, Ethernet) are sent instead of
+requests, at the intervals of the capture, or by --rate. They are sent
+unchanged, unless other addresses are given: then checksums are updated. The
+file is read as it is sent, so it may be larger than memory. Frames that the
+device cannot take are left out and counted; a malformed file is refused, with
+the offset of the error.
 
-Examples (the first has the service, in another terminal):
+Examples (the first starts the service, in another terminal):
   napkin serve echo --device vhost:/tmp/nk0.sock --cpus 0
   napkin load udp --device virtio-user:/tmp/nk0.sock --to 10.99.0.1:7 \\
       --rate 1M --cpu 1
@@ -63,10 +63,10 @@ Examples (the first has the service, in another terminal):
   sudo napkin load --pcap dns.pcap --device xdp:veth1:0:all --rate 100k \\
       --repeat 10 --dst-mac 02:00:00:00:00:01")]
 pub(crate) struct Load {
-    /// What is asked.
+    /// The kind of request.
     #[arg(required_unless_present = "pcap", conflicts_with = "pcap")]
     what: Option<RequestKind>,
-    /// Send the frames of this capture again (pcap or pcapng).
+    /// Send the frames of this capture (pcap or pcapng) instead of requests.
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// How often the file is sent.
@@ -84,8 +84,8 @@ pub(crate) struct Load {
     /// Put this address into the file's packets of its family as their source.
     #[arg(long, value_name = "ADDRESS", requires = "pcap")]
     src_ip: Option<IpAddr>,
-    /// The device by which it is asked: tap:NAME, xdp:IF:QUEUE:all, vhost:PATH or virtio-user:PATH, as of
-    /// napkin serve.
+    /// The device to send from: tap:NAME, xdp:IF:QUEUE:all, vhost:PATH or virtio-user:PATH, as for napkin
+    /// serve.
     #[arg(long, value_name = "DEVICE")]
     device: DeviceSpec,
     // Not a doc comment: rustdoc takes the brackets for a link.
@@ -98,16 +98,16 @@ pub(crate) struct Load {
         conflicts_with = "pcap"
     )]
     to: Option<SocketAddr>,
-    /// Our address on the device.
+    /// The address to send from.
     #[arg(long, value_name = "ADDRESS/PREFIX", default_value = "10.99.0.2/24")]
     address: Network,
-    /// Requests or frames a second, as in 20000, 20k or 1M, or max. [default: 10k; of a file its own times]
+    /// Requests or frames a second, as in 20000, 20k or 1M, or max. [default: 10k; for a file, its own times]
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     rate: Option<units::Rate>,
     /// Bytes of a datagram (8 to 1452) or of a message.
     #[arg(long, value_name = "N", default_value_t = 18, conflicts_with = "pcap")]
     bytes: u32,
-    /// Connections (16384 at most); of datagrams the ports from which they come in turn (64 at most).
+    /// Connections (16384 at most); for datagrams, source ports, which are used in turn (64 at most).
     #[arg(
         long,
         visible_alias = "connections",
@@ -116,23 +116,23 @@ pub(crate) struct Load {
         conflicts_with = "pcap"
     )]
     flows: u16,
-    /// How long it is measured, or how much of a file is sent at most. [default: 5s; of a file all]
+    /// How long to measure, or the longest time for which a file is sent. [default: 5s; the whole file]
     #[arg(
         long = "for",
         value_name = "TIME",
         value_parser = units::within(Duration::from_nanos(1)..=Duration::MAX)
     )]
     time: Option<Duration>,
-    /// The CPU of the thread that asks. [default: any]
+    /// The CPU of the sending thread. [default: any]
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
-    /// Where all randomness comes from.
+    /// The seed of all random numbers.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Write the figures to this file; - is standard output.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Say nothing while it lasts.
+    /// Print nothing until the end.
     #[arg(long)]
     quiet: bool,
 }
@@ -174,13 +174,13 @@ pub(crate) fn load(args: &Load) -> Result<(), Failure> {
     }
     // clap does not ask for --pcap where a kind of request is given, which conflicts with it: check here.
     if replay_config(args, Path::new("")).rewrite != Rewrite::default() || args.repeat != 1 {
-        let why = "--repeat, --dst-mac, --src-mac, --dst-ip and --src-ip are of a file's frames: give --pcap FILE";
+        let why = "--repeat, --dst-mac, --src-mac, --dst-ip and --src-ip are for the frames of a file: give --pcap FILE";
         return Err(Failure::Usage(why.into()));
     }
     // clap requires both unless --pcap is given.
     let (Some(what), Some(to)) = (args.what, args.to) else {
         return Err(Failure::Usage(
-            "give what is asked and --to ADDRESS:PORT, or --pcap FILE".into(),
+            "give udp, tcp or memcached, and --to ADDRESS:PORT, or --pcap FILE".into(),
         ));
     };
     let config = LoadConfig {
@@ -213,7 +213,7 @@ pub(crate) fn load(args: &Load) -> Result<(), Failure> {
 fn ended(signal: Option<i32>, shown: Result<(), Failure>) -> Result<(), Failure> {
     let Some(signal) = signal else { return shown };
     print_failure(shown);
-    say("interrupted: ended before its time");
+    say("interrupted: ended early");
     Err(Failure::by_signal(signal))
 }
 

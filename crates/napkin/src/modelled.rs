@@ -26,14 +26,14 @@ pub(crate) struct Modelled {
         value_delimiter = ',',
         global = true,
         help = format!(
-            "Loads, with commas. {}. [default: published ones] On the engine, too: tcp-rr, ssd and memcached, \
-             as here. In linux, too: memcached, as here; udp-sink, or max; flood-ping: flood",
+            "Loads, separated by commas. {}. [default: published ones] Also on the engine: tcp-rr, ssd and memcached, \
+             as here. Also in linux: memcached, as here; udp-sink, or max; flood-ping: flood",
             napkin_workload::load_forms()
         )
     )]
     pub(crate) load: Vec<String>,
-    /// In the place of repetitions, draw all fitted and assumed constants of the profile N times within
-    /// their ranges: says which orders of two policies are left.
+    /// Instead of repetitions, draw all fitted and assumed constants of the profile N times within their
+    /// ranges: shows which orders of two policies remain.
     #[arg(long, value_name = "N", conflicts_with = "repetitions", global = true)]
     pub(crate) uncertainty: Option<u64>,
     /// Virtual time before the window. [default: 200ms]

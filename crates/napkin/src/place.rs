@@ -32,13 +32,13 @@ unless that is where the program may run. What is in a good place stays.
 It shows the plan. With --apply it is carried out: each change is journalled,
 and napkin restore puts it back. The policy stays as it is. irqbalance, if it
 runs, is told over its own socket to leave these interrupts alone, until it is
-started again (for good: its option --banirq).
+restarted (permanently: its option --banirq).
 
 A service to which systemd gives other CPUs (CPUAffinity= of its unit, a
 drop-in or system.conf) is reported, with file and line: its next start would
 undo the plan.
 
-Moving an interrupt takes root (/proc/irq), a program's threads CAP_SYS_NICE.
+Moving an interrupt needs root (/proc/irq), moving threads CAP_SYS_NICE.
 
 Examples:
   sudo napkin place --dev eth0 --pid $(pidof memcached)
@@ -52,14 +52,14 @@ pub(crate) struct PlaceArgs {
     /// The device whose queues are to be placed.
     #[arg(long, value_name = "DEV")]
     dev: String,
-    /// The program whose threads read the packets; without, those that own sockets on the device are
-    /// looked at, and left where they are.
+    /// The program whose threads read the packets. Without it, the programs that own sockets on the device are
+    /// shown, and left where they are.
     #[arg(long, value_name = "PID")]
     pid: Option<i32>,
-    /// The CPUs to choose from; without, those on which the program may run, or all.
+    /// The CPUs to choose from. [default: those on which the program may run, or all]
     #[arg(long, value_name = "LIST")]
     cpus: Option<CpuList>,
-    /// Carry it out.
+    /// Carry out the plan.
     #[arg(long)]
     apply: bool,
     /// Print JSON.
@@ -121,8 +121,8 @@ pub(crate) fn run(args: &PlaceArgs) -> Result<(), Failure> {
         let away: Vec<String> = carried.away.iter().map(i32::to_string).collect();
         if !away.is_empty() {
             return Err(Failure::Failed(format!(
-                "not on their CPUs: threads {}: see above for those that cannot be moved; one that runs is \
-                 moved when it is seen to wait, and may be at the next try",
+                "not on their CPUs: threads {}: see above for those that cannot be moved; a running one is \
+                 moved only when it is seen to wait: try again",
                 away.join(", ")
             )));
         }

@@ -17,7 +17,7 @@ Examples:
   napkin policies hold250
       a member of a family
   napkin policies defer20,hold=50us
-      one that is spelled out, with what will not do what it says")]
+      one that is spelled out, with warnings of what has no effect")]
 pub(crate) struct Policies {
     /// A policy: a preset, a member of a family, or one spelled out.
     name: Option<String>,

@@ -52,8 +52,8 @@ enum What {
         #[arg(long, conflicts_with = "json")]
         toml: bool,
     },
-    /// Find all that is wrong with a profile, with the key and the line, and say what it has merely
-    /// inherited from the one that it is based on.
+    /// Report all errors of a profile, with key and line, and the constants that it merely inherits from the
+    /// profile that it is based on.
     Check {
         /// A profile's name or a TOML file.
         #[arg(value_name = "NAME|FILE")]
@@ -61,18 +61,18 @@ enum What {
     },
     /// Measure what this host's own kernel costs, and write it as a profile.
     Measure(host_costs::Measure),
-    /// Find the fitted constants again, from the rows that an experiment names for it.
+    /// Fit the fitted constants again, to the rows that an experiment names for that.
     Fit {
         /// A profile's name or a TOML file.
         #[arg(value_name = "NAME|FILE")]
         name: String,
-        /// The experiment. [default: the one whose testbed it is]
+        /// The experiment to fit to. [default: the one whose testbed the profile is]
         #[arg(long, value_name = "EXPERIMENT")]
         experiment: Option<String>,
-        /// Write the profile with the values found to this file; without, to standard output.
+        /// Write the profile with the values found to this file. [default: standard output]
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
-        /// Most evaluations of the error, each of which runs the experiment's rows.
+        /// The maximum number of evaluations of the error, each of which runs the experiment's rows.
         #[arg(long, value_name = "N", default_value_t = 400)]
         evaluations: usize,
         /// Evaluations at a time. [default: as many as there are CPUs]

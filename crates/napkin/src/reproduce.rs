@@ -21,12 +21,12 @@ const KERNEL: &str = "kernel";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Published beside modelled, cell by cell, with the error; figures that the
-profile was fitted to are marked; where the publication's estimator is not
-what its name says, the true figure stands there, too. Below: what the model
-was asked to show, and what it missed. A miss is no failure of the command.
-Ctrl-C prints what there is and leaves a file from which --resume continues, to
-the same bytes.
+Prints the published beside the modelled figures, cell by cell, with the error.
+Figures that the profile was fitted to are marked; if the publication's
+estimator is not what its name says, the true figure is given as well. Below:
+what the model was to show, and what it missed. A miss is not a failure of the
+command. Ctrl-C prints the results so far and leaves a file from which --resume
+continues, to the same bytes.
 
 Examples:
   napkin reproduce
@@ -39,7 +39,7 @@ Examples:
   napkin reproduce kernel --table scenarios.csv
       a table of your own, of the same form
   napkin reproduce kernel --causes 64
-      what cures the rows that are off")]
+      which changes of the model correct the rows that are off")]
 pub(crate) struct Reproduce {
     /// 2007, 2018, 2020, 2024, 2025, kernel, or all.
     #[arg(value_name = "EXPERIMENT", default_value = "all")]
@@ -51,10 +51,10 @@ pub(crate) struct Reproduce {
     /// Write a page with tables and plots to this file; - is standard output.
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
-    /// A table of kernel scenarios in the place of the one that comes with napkin.
+    /// A table of kernel scenarios to use instead of napkin's own.
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
-    /// A profile in the place of the experiment's own; for one experiment.
+    /// A profile to use instead of the experiment's own; for one experiment.
     #[arg(long, value_name = "NAME|FILE")]
     profile: Option<PathBuf>,
     /// Runs of each cell, each with a seed of its own.
@@ -74,8 +74,8 @@ pub(crate) struct Reproduce {
     /// draws that keeps it. Each draw takes as long as --repetitions 1.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     uncertainty: u64,
-    /// Draw each change of the model that may tell why a row is off N times, on every row; for 'kernel'. 0
-    /// asks for no reasons. [default: 16, or 0 with --quick]
+    /// Draws of each change of the model that may explain why a row is off, on every row; for 'kernel'. 0 for
+    /// no explanations. [default: 16, or 0 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=10_000))]
     causes: Option<u64>,
     /// Virtual time of a cell, as in 1s. [default: each experiment's own]
@@ -87,7 +87,7 @@ pub(crate) struct Reproduce {
     /// Fewer and shorter runs, to see that everything works.
     #[arg(long)]
     quick: bool,
-    /// Go on with the file that an interrupted reproduction has left; the other options must be the same.
+    /// Resume from the file that an interrupted reproduction has left; the other options must be the same.
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
     /// Show no progress.

@@ -15,12 +15,12 @@ use crate::policies::warn;
 
 pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     if let Some((option, service)) = misplaced(args) {
-        return Err(Failure::Usage(format!("{option} is {service}'s: leave it out")));
+        return Err(Failure::Usage(format!("{option} is for {service}: leave it out")));
     }
     let synthetic = args.devices.iter().any(|device| device.kind == DeviceKind::Synthetic);
     let of_synthetic = [("--rate", args.rate.is_some()), ("--flows", args.flows.is_some())];
     if let Some((option, _)) = of_synthetic.into_iter().find(|(_, given)| *given && !synthetic) {
-        let why = format!("{option} is a synthetic device's, and none is given: leave it out");
+        let why = format!("{option} is for a synthetic device, and none is given: leave it out");
         return Err(Failure::Usage(why));
     }
     let what = match args.what {

@@ -19,17 +19,17 @@ const IN_LINE: usize = 6;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A NAPI instance is what the kernel polls when packets have come: usually one
-for each queue of a device. Its id (napi) changes whenever the driver makes it
-anew.
+for each queue of a device. Its id (napi) changes whenever the driver creates
+it again.
   rx, tx   the queues that it polls
   irq      its interrupt, and the CPUs to which that may go
   thread   the id of its thread, the CPUs on which that may run, and its class
-  policy   its settings by name (see napkin policies), told from the instance
-           and from its programs' epoll contexts; a * means: see below for what
-           differs, or should be known
+  policy   its settings by name (see napkin policies), derived from the
+           instance and from its programs' epoll contexts; a * means that
+           differences or notes are listed below
   owners   the programs whose sockets received from it last
-A column without any value is left out, and a dash is a value that is not
-there. What could not be seen, and which right that takes, is said in a note.
+A column without any value is left out, and a dash is an absent value. Notes
+say what could not be seen, and which capability that needs.
 Shown are the devices of this network namespace; ip netns exec NAME napkin show
 looks into another one.
 
@@ -45,7 +45,7 @@ pub(crate) struct Show {
     /// Print JSON, with everything; times are in nanoseconds, but busy polling's, which are the kernel's microseconds.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Show each instance by itself, however many there are.
+    /// Show each instance on a line of its own, however many there are.
     #[arg(long)]
     pub(crate) all: bool,
 }

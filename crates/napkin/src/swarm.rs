@@ -24,14 +24,14 @@ const REPEAT_EVERY: u64 = 16;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A seed says everything: the machine, its costs, scheduler and driver, the
-policies, who sends what, and which faults fall when (interrupts lost or late,
+A seed determines everything: the machine, its costs, scheduler and driver, the
+policies, the traffic, and the faults and their times (interrupts lost or late,
 applications that stall, contexts that vanish, modes that change, a link that
 flaps). All invariants of docs/design.md are checked after every event. One
-seed in 16 is run twice and compared byte for byte. A seed that breaks
-something is printed and replays exactly; the exit code is then 1. Ctrl-C says
-how far it came and leaves a file from which --resume continues; more --minutes,
-or later --seeds, may be given then.
+seed in 16 is run twice and compared byte for byte. A seed that breaks an
+invariant is printed and replays exactly; the exit code is then 1. Ctrl-C
+prints how far the run came and leaves a file from which --resume continues,
+also with more --minutes, or later --seeds.
 
 Examples:
   napkin swarm --minutes 10
@@ -39,7 +39,7 @@ Examples:
   napkin swarm --seed 4711             replay one
   napkin swarm --minutes 60 --resume napkin-swarm-20261122-174512.partial")]
 pub(crate) struct Swarm {
-    /// How long, in minutes of real time. [default: 1]
+    /// How long to run, in minutes of real time. [default: 1]
     #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "seed"], value_parser = minutes)]
     minutes: Option<Duration>,
     /// These seeds, both ends included, as in 1..1000.
@@ -51,7 +51,7 @@ pub(crate) struct Swarm {
     /// Runs at a time. [default: as many as there are CPUs]
     #[arg(long, value_name = "N", value_parser = units::jobs)]
     jobs: Option<NonZeroUsize>,
-    /// Go on with the file that an interrupted swarm has left, with its totals.
+    /// Resume from the file that an interrupted swarm has left, with its totals.
     #[arg(long, value_name = "FILE", conflicts_with = "seed")]
     resume: Option<PathBuf>,
     /// Show no progress.

@@ -38,9 +38,9 @@ the program and its other settings, what was varied, the JSON report's figures
 point has none.
 
 On several machines: --shard 3/64 runs the points whose own settings hash to
-the third of 64 parts, so that a value more moves no point; napkin sweep merge
-makes one file of theirs, with the bytes of a single run. docs/sweeps.md has
-the hash; examples/ runs shards by HyperQueue and by Slurm.
+the third of 64 parts, so that a further value moves no other point; napkin
+sweep merge makes one file of theirs, with the bytes of a single run.
+docs/sweeps.md has the hash; examples/ runs shards by HyperQueue and by Slurm.
 
 Examples:
   napkin sweep memcached --vary policy=base,suspend20 \\
@@ -89,7 +89,7 @@ enum What {
         /// The parameter along the axis, as in load.
         #[arg(long, value_name = "COLUMN")]
         x: String,
-        /// What is drawn, a plot each: columns of figures; p99 is short for latency_p99_ns.
+        /// The columns of figures to draw, a plot for each; p99 is short for latency_p99_ns.
         #[arg(long, value_name = "COLUMNS", value_delimiter = ',', required = true)]
         y: Vec<String>,
         /// The parameters that have a line for each of their values.
@@ -108,22 +108,22 @@ struct Run {
     /// A parameter and its values; may be given several times.
     #[arg(long, value_name = "NAME=VALUES")]
     vary: Vec<String>,
-    /// Draw what is uncertain in the profile N times: the same as --vary draw=1..N.
+    /// Draw the uncertain constants of the profile N times: the same as --vary draw=1..N.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     uncertainty: Option<u64>,
     /// The CSV file; - is standard output.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Go on with the file if it is there.
+    /// Resume from the file if it exists.
     #[arg(long)]
     resume: bool,
-    /// Run one of so many parts of the points, as in 3/64.
+    /// Run the K-th of N parts of the points, as in 3/64.
     #[arg(long, value_name = "K/N")]
     shard: Option<Shard>,
-    /// Most points to run, of a shard on average.
+    /// The maximum number of points to run; of a shard, on average.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     limit: u64,
-    /// The policy where it is not varied. [default: the first of the workload's story]
+    /// The policy where it is not varied. [default: the workload's first one]
     #[arg(long, value_name = "POLICY")]
     policy: Option<String>,
     /// The load where it is not varied. [default: the first published one]

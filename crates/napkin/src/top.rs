@@ -25,31 +25,31 @@ per second.
   defer wdog           timers armed in the place of an interrupt, and timers
                        that fired
   suspend              waits of applications that suspended the interrupt
-  squeeze              softirq rounds that were cut short on that CPU,
-                       whichever instance's
+  squeeze              softirq rounds that were cut short on that CPU, of any
+                       instance
   thr-cpu              CPU that its thread uses
-  ring99               with --latency: 99 of 100 requests waited no longer in
-                       its ring
-  socket99 service99   nor from delivery to the program's read, nor from there
-                       to the answer
+  ring99               with --latency: the time in its ring that 99 of 100
+                       requests did not exceed
+  socket99 service99   the same from delivery to the program's read, and from
+                       there to the answer
   policy owners        the policy in force; the programs whose sockets it
                        serves
-A dash is what is not known; a note says why, and which right it needs. It
-also stands for the empty polls of an instance that was not polled, and the
-CPU of one without a thread.
+A dash is an unknown value; a note says why, and which capability it needs. A
+dash also stands for the empty polls of an instance that was not polled, and
+the CPU of one without a thread.
 On a narrow terminal the less important columns are left out: select a line
-with the arrows to read them. Keys: h shows them all; q ends it.
+with the arrows to read them. Keys: h lists them all; q quits.
 
---latency times requests on the server's side, as napkin compare does (see
-there what is seen and what is not): of all programs that serve in this
-network namespace, up to 10 000 a second all, of more a sample of the time. A
-percentile is shown from 1000 timed requests in an interval on: --interval 10s
-for few.
+--latency times the requests of all programs that serve in this network
+namespace, on the server's side, as napkin compare does (its help says what is
+seen and what is not): all of them up to 10 000 a second, above that for a part
+of the time. A percentile needs 1000 timed requests in an interval: at low
+rates use --interval 10s.
 
-Only the network namespace in which it runs is watched. Counting polls takes
-CAP_BPF and CAP_PERFMON, and costs every poll in it some 0.1 us while it runs
-(--no-poll-count); other users' programs take CAP_SYS_PTRACE and
-CAP_DAC_READ_SEARCH. Without them the rest is shown; --latency takes the first
+Only the network namespace in which napkin top runs is watched. Counting polls
+needs CAP_BPF and CAP_PERFMON, and costs every poll in it some 0.1 us while it
+runs (--no-poll-count); other users' programs need CAP_SYS_PTRACE and
+CAP_DAC_READ_SEARCH. Without them the rest is shown; --latency needs the first
 two and is refused without them.
 
 Examples:
@@ -70,7 +70,7 @@ pub(crate) struct Top {
     /// Watch an engine instead of the kernel: its control socket, or the only engine that runs.
     #[arg(long, value_name = "SOCKET", num_args = 0..=1)]
     engine: Option<Option<PathBuf>>,
-    /// From one sample to the next, as in 500ms; at least 100ms.
+    /// The time from one sample to the next, as in 500ms; at least 100ms.
     #[arg(
         long,
         value_name = "TIME",
@@ -84,7 +84,7 @@ pub(crate) struct Top {
     /// The column to sort by; the largest number, or the first name, comes first.
     #[arg(long, value_name = "COLUMN", default_value = "packets", value_parser = column)]
     sort: Column,
-    /// Do not count polls: what is left costs the kernel's polls nothing.
+    /// Do not count polls. All other columns cost the kernel's polls nothing.
     #[arg(long = "no-poll-count", alias = "no-count", conflicts_with = "engine")]
     no_count: bool,
     /// Time a sample of the requests: in the ring, in the socket, in the program.
@@ -96,7 +96,7 @@ pub(crate) struct Top {
     /// With --batch: one JSON object a line.
     #[arg(long, requires = "batch")]
     json: bool,
-    /// End after so many intervals; the short one that a live view begins with is none of them.
+    /// End after N intervals, not counting the short first one of a live view.
     #[arg(
         short = 'n',
         long = "intervals",

@@ -183,10 +183,10 @@ fn what_cannot_be_had_is_named() {
     refused(&["echo"], "--device");
     refused(&["echo", "--listen", "here"], "here");
     refused(&["echo", "--listen", LOOPBACK, "--udp"], "leave --udp out");
-    refused(&["echo", "--listen", LOOPBACK, "--file", "x"], "--file is nbd's");
-    refused(&["memcached", "--listen", LOOPBACK, "--read-only"], "--read-only is nbd's");
-    refused(&["memcached", "--listen", LOOPBACK, "--size", "64M"], "--size is nbd's");
-    refused(&["nbd", "--listen", LOOPBACK, "--memory", "64"], "--memory is memcached's");
+    refused(&["echo", "--listen", LOOPBACK, "--file", "x"], "--file is for nbd");
+    refused(&["memcached", "--listen", LOOPBACK, "--read-only"], "--read-only is for nbd");
+    refused(&["memcached", "--listen", LOOPBACK, "--size", "64M"], "--size is for nbd");
+    refused(&["nbd", "--listen", LOOPBACK, "--memory", "64"], "--memory is for memcached");
 }
 
 #[test]

@@ -163,7 +163,7 @@ fn once_is_put_back_by_restore() {
         let ends = KillOnDrop(id(&server));
         let before = serving(ends.0);
         let said = done(&home, &format!("attach {} --policy suspend20 --once", ends.0));
-        assert!(said.contains("left so: napkin restore puts it back"), "{said}");
+        assert!(said.contains("left in force: napkin restore puts it back"), "{said}");
         assert_eq!(serving(ends.0), [SUSPEND20; 3]);
         assert_eq!(journals(&home), 1);
 
