@@ -176,7 +176,7 @@ fn for_a_time_only_one_has_the_device_and_a_signal_gives_it_back() {
         let output = napkin(&home, "apply defer20 --dev va --guard false --watch 1h");
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{said}");
-        assert!(said.contains("so nothing is put back; the journal knows "), "{said}");
+        assert!(said.contains("so nothing is put back; the journal has "), "{said}");
         assert!(said.contains("of va: napkin restore --dev va"), "{said}");
         assert!(!text(&output.stdout).contains("everything is as it was"));
         for (policy, unchanged) in [("base", false), ("defer20", true)] {
