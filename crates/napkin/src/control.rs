@@ -4,7 +4,7 @@ use napkin_engine::control::{
     Answer, ClientError, Record, Request, Verb, choose, request, setting,
 };
 use napkin_measure::report::text::time as measured;
-use napkin_policy::{INSTANCE_KEYS, Key, ValueKind, Time};
+use napkin_policy::{INSTANCE_KEYS, Key, Time, ValueKind};
 use serde_json::Value;
 
 use crate::args::{DevGet, DevSet, NapiGet, NapiSet, QstatsGet, QueueGet, Target};

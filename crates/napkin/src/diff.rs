@@ -69,7 +69,8 @@ fn from_before(args: &Diff) -> Result<Answer, Failure> {
     let different = difference(&mut backend, &store, &args.dev).map_err(Failure::unanswered)?;
     // With NAPKIN_STATE set, the question is about that journal only.
     let named = std::env::var_os("NAPKIN_STATE").is_some_and(|it| !it.is_empty());
-    if let (true, false, Some(root_s)) = (different.is_empty(), named, store.other_root_directory()) {
+    if let (true, false, Some(root_s)) = (different.is_empty(), named, store.other_root_directory())
+    {
         return Err(Failure::unanswered(format!(
             "{}: nothing differs by the journal in {}, and root's, in {}, was not read: run as root",
             args.dev,

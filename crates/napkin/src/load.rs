@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use napkin_load::{
-    Protocol, Event, LoadConfig, LoadError, Mac, Pace, ReplayConfig, Rewrite, replay, run,
+    Event, LoadConfig, LoadError, Mac, Pace, Protocol, ReplayConfig, Rewrite, replay, run,
 };
 use napkin_measure::report::{file, text};
 use napkin_serve::{DeviceSpec, Network};

@@ -6,7 +6,8 @@ use std::time::Duration;
 use napkin_os::writable;
 use napkin_policy::NamedPolicy;
 use napkin_serve::{
-    Datagrams, DeviceKind, Event, Export, Limits, Listen, ServeConfig, Store, ServiceKind, run as serve,
+    Datagrams, DeviceKind, Event, Export, Limits, Listen, ServeConfig, ServiceKind, Store,
+    run as serve,
 };
 
 use crate::args::{Serve, Service};

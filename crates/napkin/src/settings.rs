@@ -3,7 +3,7 @@
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use napkin_policy::{INSTANCE_KEYS, Key, Policy, ValueKind, Time};
+use napkin_policy::{INSTANCE_KEYS, Key, Policy, Time, ValueKind};
 
 /// The settings given on the command line; all others stay as they are.
 #[derive(Debug, Clone)]

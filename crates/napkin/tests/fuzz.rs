@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Served, TIMEOUT, TempDir};
-use napkin_engine::control::{MAX_CLIENTS, CLIENT_TIMEOUT};
+use napkin_engine::control::{CLIENT_TIMEOUT, MAX_CLIENTS};
 
 /// xorshift: the same bytes every time.
 struct Random(u64);
