@@ -37,9 +37,9 @@ Under a policy that suspends interrupts a program starves its queue for as
 long as each of its waits finds another descriptor ready, such as a socket
 registered for EPOLLOUT without EPOLLET: the queue is not polled any more.
 --guard watches for that (CAP_BPF and CAP_PERFMON): once the queue was not
-polled for its irq-suspend-timeout and 40 ms more (0.1 s with the presets), the
-guard sets that timeout to 0 and names the program, its thread, and what is
-always ready. It cannot do so on a device that another napkin holds, and says
+polled for its irq-suspend-timeout and 40 ms more (0.08 s in all with the
+presets), the guard sets that timeout to 0 and names the program, its thread,
+and what is always ready. It cannot do so on a device that another napkin holds, and says
 so at the start; there the keeper watches, for the programs of a wish's unit
 (napkin keep ... --unit).
 

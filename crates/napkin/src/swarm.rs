@@ -39,7 +39,7 @@ Examples:
   napkin swarm --seed 4711             replay one
   napkin swarm --minutes 60 --resume napkin-swarm-20261122-174512.partial")]
 pub(crate) struct Swarm {
-    /// How long to run, in minutes of real time. [default: 1]
+    /// How long to run, in minutes of real time, as in 10 or 0.5. [default: 1]
     #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "seed"], value_parser = minutes)]
     minutes: Option<Duration>,
     /// These seeds, both ends included, as in 1..1000.

@@ -138,6 +138,7 @@ fn a_service_with_many_requests_is_timed_in_turns_and_none_of_its_slices_is_empt
     let most = rows.iter().map(|row| of(row, "answers_per_s")).fold(0.0, f64::max);
     let share = of(&report, "timed_share");
     eprintln!("{most:.0} answers a second, timed for {share:.3} of the time");
+    assert!(share > 0.0 && share <= 1.0, "{share}");
     for row in rows {
         assert!(row["slices"][0]["latency_ns"]["whole"]["count"].as_u64().expect("some") > 0);
         assert!(of(row, "answers_per_s") > 0.0);
