@@ -76,9 +76,9 @@ impl Machine<'_> {
         let base = new.unwrap_or(self.cpus[to].run_queue.min_vruntime);
         let old = old.unwrap_or(self.cpus[from].run_queue.min_vruntime);
         let thread = &mut self.threads[id];
-        let ahead = thread.vruntime - old;
-        thread.vruntime = base + ahead;
-        thread.deadline = thread.vruntime + self.config.kernel.slice as i64;
+        let ahead = thread.vruntime() - old;
+        thread.set_vruntime(base + ahead);
+        thread.renew_deadline(self.config.kernel.slice);
         thread.cpu = to as u16;
         thread.migrations += 1;
         self.cpus[to].run_queue.queued.push(id);

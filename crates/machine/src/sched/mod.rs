@@ -43,13 +43,14 @@ impl Machine<'_> {
             thread.cpu = cpu as u16;
             // Virtual time is relative to a CPU. CFS carries over how far a thread is ahead of the others; with EEVDF
             // a thread arrives without any lead.
-            thread.vruntime = match self.config.kernel.fair {
+            let vruntime = match self.config.kernel.fair {
                 Fair::Cfs => {
-                    let ahead = thread.vruntime - self.cpus[last].run_queue.min_vruntime;
+                    let ahead = thread.vruntime() - self.cpus[last].run_queue.min_vruntime;
                     self.cpus[cpu].run_queue.min_vruntime + ahead
                 }
                 Fair::Eevdf => i64::MIN / 2,
             };
+            thread.set_vruntime(vruntime);
         }
         thread.state = State::Queued;
         self.place(id, cpu);
@@ -150,7 +151,7 @@ impl Machine<'_> {
         match kernel.fair {
             Fair::Cfs => {
                 let credit = kernel.sched_latency as i64 / 2;
-                thread.vruntime = thread.vruntime.max(min - credit);
+                thread.set_vruntime(thread.vruntime().max(min - credit));
             }
             Fair::Eevdf => {
                 let lag = if others > 0 { thread.lag * (others + 1) / others } else { 0 };
@@ -158,8 +159,8 @@ impl Machine<'_> {
                 // A thread that went to sleep ahead of the others stays ahead until they have caught up (delayed
                 // dequeue).
                 let ahead = others > 0 && thread.lag == 0;
-                thread.vruntime = if ahead { place.max(thread.vruntime) } else { place };
-                thread.deadline = thread.vruntime + kernel.slice as i64;
+                thread.set_vruntime(if ahead { place.max(thread.vruntime()) } else { place });
+                thread.renew_deadline(kernel.slice);
             }
         }
     }
@@ -182,13 +183,13 @@ impl Machine<'_> {
                 } else {
                     match kernel.fair {
                         Fair::Cfs => {
-                            theirs.vruntime - mine.vruntime > kernel.wakeup_granularity as i64
+                            theirs.vruntime() - mine.vruntime() > kernel.wakeup_granularity as i64
                         }
                         Fair::Eevdf => {
                             let average =
                                 self.cpus[cpu].run_queue.average(&self.threads).unwrap_or(0);
-                            mine.vruntime <= average
-                                && (kernel.next_buddy || theirs.vruntime > mine.vruntime)
+                            mine.vruntime() <= average
+                                && (kernel.next_buddy || theirs.vruntime() > mine.vruntime())
                         }
                     }
                 };
@@ -225,11 +226,11 @@ impl Machine<'_> {
             return;
         }
         // A thread that was alone gets a new slice when competition arrives.
-        if thread.vruntime >= thread.deadline {
-            thread.deadline = thread.vruntime + kernel.slice as i64;
+        if thread.vruntime() >= thread.deadline {
+            thread.renew_deadline(kernel.slice);
         }
         // The kernel has the same lower limit: with shorter timers their own interrupts would use up the slice.
-        let left = ((thread.deadline - thread.vruntime) as Ns).max(10 * MICROSECOND);
+        let left = ((thread.deadline - thread.vruntime()) as Ns).max(10 * MICROSECOND);
         let this = &mut self.cpus[cpu];
         let generation = this.run_queue.arm_slice();
         // Virtual run time passes with wall time, whatever the CPU's speed.
@@ -253,12 +254,12 @@ impl Machine<'_> {
         let over = match kernel.fair {
             Fair::Cfs => {
                 let ideal = (kernel.sched_latency / (waiting + 1)).max(kernel.slice);
-                thread.ran_since_pick >= ideal
+                thread.ran_since_pick() >= ideal
             }
             Fair::Eevdf => {
-                let over = thread.vruntime >= thread.deadline;
+                let over = thread.vruntime() >= thread.deadline;
                 if over {
-                    thread.deadline = thread.vruntime + kernel.slice as i64;
+                    thread.renew_deadline(kernel.slice);
                 }
                 over
             }
@@ -324,7 +325,7 @@ impl Machine<'_> {
             let thread = &mut self.threads[next];
             thread.state = State::Running;
             if old != Some(next) {
-                thread.ran_since_pick = 0;
+                thread.pick();
             }
         }
         if old == next {
@@ -367,7 +368,7 @@ impl Machine<'_> {
         if let Some(average) = self.cpus[cpu].run_queue.average(&self.threads) {
             let thread = &mut self.threads[id];
             // A thread that is ahead stays on the queue until it is not (delayed dequeue).
-            thread.lag = (average - thread.vruntime).clamp(0, 2 * slice);
+            thread.lag = (average - thread.vruntime()).clamp(0, 2 * slice);
         }
     }
 

@@ -133,7 +133,7 @@ impl RunQueue {
     pub(super) fn average(&self, threads: &Threads<'_>) -> Option<i64> {
         let fair = |id: &ThreadId| {
             let thread = &threads[*id];
-            (thread.class == Class::Fair).then_some(thread.vruntime)
+            (thread.class == Class::Fair).then_some(thread.vruntime())
         };
         let mut all = self.threads().filter_map(fair);
         let first = all.next()?;
@@ -151,7 +151,7 @@ impl RunQueue {
         if self.curr.is_none() {
             return;
         }
-        let all = self.threads().map(|id| threads[*id].vruntime);
+        let all = self.threads().map(|id| threads[*id].vruntime());
         if let Some(least) = all.min() {
             self.min_vruntime = self.min_vruntime.max(least);
         }
@@ -172,12 +172,12 @@ impl RunQueue {
         if let Some((_, id)) = best {
             return Some(id);
         }
-        let least = || self.queued.iter().min_by_key(|id| thread(id).vruntime);
+        let least = || self.queued.iter().min_by_key(|id| thread(id).vruntime());
         match fair {
             Fair::Cfs => least().copied(),
             Fair::Eevdf => {
                 let average = self.average(threads)?;
-                let eligible = self.queued.iter().filter(|id| thread(id).vruntime <= average);
+                let eligible = self.queued.iter().filter(|id| thread(id).vruntime() <= average);
                 eligible.min_by_key(|id| thread(id).deadline).or_else(least).copied()
             }
         }

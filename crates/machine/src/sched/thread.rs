@@ -55,10 +55,11 @@ pub(crate) struct Thread<'a> {
     /// The rest of its segment when it lost its CPU.
     pub(super) saved: Option<Segment>,
     /// Virtual run time, virtual deadline, and the lag it had when it went to sleep.
-    pub(super) vruntime: i64,
+    vruntime_base: i64,
     pub(super) deadline: i64,
     pub(super) lag: i64,
-    pub(super) ran_since_pick: Ns,
+    /// CPU time when the thread was last picked to run.
+    picked_at: Ns,
     cpu_time: Ns,
     pub(super) voluntary: u64,
     pub(super) involuntary: u64,
@@ -88,10 +89,10 @@ impl<'a> Thread<'a> {
             woken: false,
             wake_generation: 0,
             saved: None,
-            vruntime: 0,
+            vruntime_base: 0,
             deadline: 0,
             lag: 0,
-            ran_since_pick: 0,
+            picked_at: 0,
             cpu_time: 0,
             voluntary: 0,
             involuntary: 0,
@@ -170,9 +171,33 @@ impl<'a> Thread<'a> {
         if own {
             self.execution.used(time);
         }
-        self.vruntime += time as i64;
         self.cpu_time += time;
-        self.ran_since_pick += time;
+    }
+
+    /// Virtual run time. As every fair thread is nice 0, it passes as CPU time does.
+    #[inline]
+    pub(super) fn vruntime(&self) -> i64 {
+        self.vruntime_base + self.cpu_time as i64
+    }
+
+    #[inline]
+    pub(super) fn set_vruntime(&mut self, vruntime: i64) {
+        self.vruntime_base = vruntime - self.cpu_time as i64;
+    }
+
+    /// Sets the deadline a slice from now, in virtual time.
+    pub(super) fn renew_deadline(&mut self, slice: Ns) {
+        self.deadline = self.vruntime() + slice as i64;
+    }
+
+    /// Starts a new period of [`Thread::ran_since_pick`].
+    pub(super) fn pick(&mut self) {
+        self.picked_at = self.cpu_time;
+    }
+
+    /// CPU time since the scheduler last picked the thread in place of another.
+    pub(super) fn ran_since_pick(&self) -> Ns {
+        self.cpu_time - self.picked_at
     }
 }
 
