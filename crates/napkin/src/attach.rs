@@ -39,9 +39,9 @@ registered for EPOLLOUT without EPOLLET: the queue is not polled any more.
 --guard watches for that (CAP_BPF and CAP_PERFMON): once the queue was not
 polled for its irq-suspend-timeout and 40 ms more (0.08 s in all with the
 presets), the guard sets that timeout to 0 and names the program, its thread,
-and what is always ready. It cannot do so on a device that another napkin holds, and says
-so at the start; there the keeper watches, for the programs of a wish's unit
-(napkin keep ... --unit).
+and what is always ready. It cannot do so on a device that another napkin
+holds, and says so at the start; there the keeper watches, for the programs of
+a wish's unit (napkin keep ... --unit).
 
 Examples:
   napkin attach $(pidof memcached) --policy suspend20 --dev eth0
