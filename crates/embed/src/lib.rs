@@ -16,7 +16,9 @@
 //! # An echo server on a TAP device
 //!
 //! It needs `CAP_NET_ADMIN`. Once it runs, `ping 10.99.0.1` and `echo hello | nc -u -w1 10.99.0.1 7` are
-//! answered.
+//! answered; Ctrl-C ends it, and the interface goes with it. The crate is not on crates.io yet:
+//! `napkin-embed = { path = "napkin/crates/embed" }`. The lines stand in a function that returns
+//! `Result<(), Box<dyn std::error::Error>>`.
 //!
 //! ```no_run
 //! use std::net::Ipv4Addr;

@@ -155,6 +155,7 @@ impl Queue for Port {
         }
         if device.nic.gone() {
             // The descriptor of a device that has gone is readable for ever.
+            device.nic.counters().set_gone();
             return false;
         }
         self.armed = true;
@@ -185,6 +186,7 @@ mod tests {
         gone: AtomicBool,
         masked: AtomicU32,
         acknowledged: AtomicU32,
+        counters: Arc<QueueCounters>,
     }
 
     #[derive(Debug, Clone)]
@@ -219,7 +221,7 @@ mod tests {
             Arc::new(self.clone())
         }
         fn counters(&self) -> Arc<QueueCounters> {
-            Arc::default()
+            Arc::clone(&self.0.counters)
         }
     }
 
@@ -241,6 +243,7 @@ mod tests {
             gone: AtomicBool::new(false),
             masked: AtomicU32::new(0),
             acknowledged: AtomicU32::new(0),
+            counters: Arc::default(),
         }));
         let input = Input::new(stack, 1, device.transmitter());
         let mut port = Port::new(Box::new(device.clone()), input, cost, PortShares::default());
@@ -316,8 +319,11 @@ mod tests {
         assert!(interrupts(&cpu), "and stays so");
         port.interrupted();
 
+        assert!(!device.0.counters.gone());
+
         device.0.gone.store(true, Ordering::Relaxed);
         assert!(!port.unmask(0), "no work waits in a device that has gone");
         assert!(!interrupts(&cpu), "an interrupt of a device that has gone");
+        assert!(device.0.counters.gone(), "who asks the engine is told");
     }
 }

@@ -126,8 +126,9 @@ impl QueueCounters {
         sent
     }
 
-    /// Records that the device has gone for good.
-    pub(crate) fn set_gone(&self) {
+    /// Records that the device has gone for good. The engine does so for a queue whose
+    /// [`gone`](crate::PacketQueue::gone) is true, at the latest when it would unmask the queue's interrupt.
+    pub fn set_gone(&self) {
         self.gone.store(true, Relaxed);
     }
 }

@@ -7,7 +7,8 @@
 use crate::emit::{self, Addressing};
 use crate::{Address, SendError};
 
-/// Builds frames from one host to another, over IPv4 or IPv6 depending on the addresses.
+/// Builds frames from one host to another, over IPv4 or IPv6 depending on the addresses. Its errors are this crate's
+/// [`SendError`], not that of a packet queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameBuilder {
     /// The sender's addresses.
