@@ -255,8 +255,8 @@ mod tests {
             let sent = unsafe { libc::raise(libc::SIGTERM) };
             assert_eq!(sent, 0);
             let sender = std::process::id().cast_signed();
-            let came = signals.wait(Duration::from_secs(10)).expect("it was sent");
-            assert_eq!((came.signal, came.sender), (libc::SIGTERM, sender));
+            let received = signals.wait(Duration::from_secs(10)).expect("it was sent");
+            assert_eq!((received.signal, received.sender), (libc::SIGTERM, sender));
             assert_eq!(signals.wait(Duration::ZERO), None);
         })
         .join()
@@ -278,7 +278,10 @@ mod tests {
             };
             for signal in [libc::SIGQUIT, Signals::STOP] {
                 raise(signal);
-                assert_eq!(signals.wait(Duration::ZERO).map(|came| came.signal), Some(signal));
+                assert_eq!(
+                    signals.wait(Duration::ZERO).map(|received| received.signal),
+                    Some(signal)
+                );
             }
             drop(signals);
             // The default action of SIGURG is to do nothing.

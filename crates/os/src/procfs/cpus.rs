@@ -18,7 +18,13 @@ pub fn parse_list(text: &str) -> Option<Vec<usize>> {
         let (first, last) = (number(first)?, number(last)?);
         present.get_mut(first..=last)?.fill(true);
     }
-    Some(present.iter().enumerate().filter_map(|(cpu, there)| there.then_some(cpu)).collect())
+    Some(
+        present
+            .iter()
+            .enumerate()
+            .filter_map(|(cpu, is_present)| is_present.then_some(cpu))
+            .collect(),
+    )
 }
 
 /// Parses a mask: comma-separated groups of hexadecimal digits, the lowest 32 CPUs last.

@@ -129,8 +129,8 @@ pub enum SysctlError {
 /// Whether the calling thread is outside of the initial network namespace: every namespace shows `somaxconn`, only
 /// the initial one `netdev_max_backlog`, which every kernel has since 2.4.
 fn elsewhere() -> bool {
-    let there = |name: &str| std::path::Path::new(name).exists();
-    there("/proc/sys/net/core/somaxconn") && !there("/proc/sys/net/core/netdev_max_backlog")
+    let exists = |name: &str| std::path::Path::new(name).exists();
+    exists("/proc/sys/net/core/somaxconn") && !exists("/proc/sys/net/core/netdev_max_backlog")
 }
 
 fn parse(text: &str) -> Option<i64> {

@@ -131,8 +131,8 @@ mod tests {
         ] {
             assert_eq!((class.to_string().as_str(), text.parse::<Class>()), (text, Ok(class)));
             let nice = class.nice().unwrap_or(5);
-            let again = class.policy().map(|(policy, priority)| Class::of(policy, priority, nice));
-            assert_eq!(again.unwrap_or(Class::of(6, 0, nice)), class, "{text}");
+            let parsed = class.policy().map(|(policy, priority)| Class::of(policy, priority, nice));
+            assert_eq!(parsed.unwrap_or(Class::of(6, 0, nice)), class, "{text}");
         }
         assert_eq!("fair 0".parse::<Class>(), Ok(Class::Fair));
         for wrong in [
