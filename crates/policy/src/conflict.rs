@@ -33,8 +33,8 @@ impl fmt::Display for Conflict {
         f.write_str("two policies disagree about one CPU: ")?;
         for (place, key) in KEYS.iter().filter(differs).enumerate() {
             let comma = if place == 0 { "" } else { ", " };
-            let (ours, theirs) = (key.value(&one), key.value(&other));
-            write!(f, "{comma}{}={ours} against {theirs}", key.name)?;
+            let (one_value, other_value) = (key.value(&one), key.value(&other));
+            write!(f, "{comma}{}={one_value} against {other_value}", key.name)?;
         }
         f.write_str("; give them different CPUs, or the same value")
     }

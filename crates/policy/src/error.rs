@@ -163,20 +163,23 @@ mod tests {
     use std::string::ToString;
 
     /// The error message of a text.
-    fn says(text: &str) -> String {
+    fn message(text: &str) -> String {
         text.parse::<Policy>().expect_err(text).to_string()
     }
 
     #[test]
     fn a_slip_gets_a_suggestion() {
-        assert_eq!(says("suspnd20"), "no policy is called 'suspnd20'; did you mean 'suspend20'?");
         assert_eq!(
-            says("gro-flush-timeuot=1us"),
+            message("suspnd20"),
+            "no policy is called 'suspnd20'; did you mean 'suspend20'?"
+        );
+        assert_eq!(
+            message("gro-flush-timeuot=1us"),
             "no key is called 'gro-flush-timeuot'; did you mean 'gro-flush-timeout'? 'napkin \
              policies' lists the keys"
         );
         assert_eq!(
-            says("threaded=enable"),
+            message("threaded=enable"),
             "threaded=enable: the value is one of disabled|enabled|busy-poll|workqueue; did you \
              mean 'enabled'?"
         );
@@ -185,25 +188,28 @@ mod tests {
     #[test]
     fn nonsense_is_pointed_to_the_list() {
         assert_eq!(
-            says("xyzzy"),
+            message("xyzzy"),
             "no policy is called 'xyzzy'; 'napkin policies' lists those that exist"
         );
-        assert_eq!(says("xyzzy=1"), "no key is called 'xyzzy'; 'napkin policies' lists the keys");
+        assert_eq!(
+            message("xyzzy=1"),
+            "no key is called 'xyzzy'; 'napkin policies' lists the keys"
+        );
     }
 
     #[test]
     fn a_limit_names_the_value_and_itself() {
         assert_eq!(
-            says("defer-hard-irqs=2147483648"),
+            message("defer-hard-irqs=2147483648"),
             "defer-hard-irqs=2147483648: at most 2147483647 is allowed"
         );
-        assert_eq!(says("hold=11s"), "hold=11s: at most 10s is allowed");
+        assert_eq!(message("hold=11s"), "hold=11s: at most 10s is allowed");
     }
 
     #[test]
     fn a_family_says_which_numbers_it_takes() {
         assert_eq!(
-            says("defer20us"),
+            message("defer20us"),
             "'defer20us': after 'defer' comes a number of microseconds, 1 to 10000000, without \
              unit or leading zeros, as in 'defer50'"
         );
@@ -212,20 +218,20 @@ mod tests {
     #[test]
     fn a_missing_value_shows_what_belongs_there() {
         assert_eq!(
-            says("suspend20,threaded"),
+            message("suspend20,threaded"),
             "'threaded' has no value; write threaded=disabled|enabled|busy-poll|workqueue"
         );
         assert_eq!(
-            says("suspend20,epoll-busy-poll-budget"),
+            message("suspend20,epoll-busy-poll-budget"),
             "'epoll-busy-poll-budget' has no value; write epoll-busy-poll-budget=N, with N from 0 to \
              65535"
         );
-        assert_eq!(says("hold="), "'hold' has no value; write hold=TIME");
+        assert_eq!(message("hold="), "'hold' has no value; write hold=TIME");
     }
 
     #[test]
     fn a_terminal_is_safe_from_the_input() {
-        let long = says(&format!("\u{1b}[2J{}", "a".repeat(10_000)));
+        let long = message(&format!("\u{1b}[2J{}", "a".repeat(10_000)));
         assert!(long.len() < 200, "{long}");
         assert!(!long.contains('\u{1b}'), "{long}");
     }

@@ -414,8 +414,8 @@ mod tests {
 
     #[test]
     fn spinning_is_a_design_and_a_bounded_busy_poll_is_not() {
-        let beside = "fullbusy,socket-busy-poll-usecs=50";
-        for text in ["threaded-busy-poll", "fullbusy", "busypoll-separate", beside] {
+        let with_usecs = "fullbusy,socket-busy-poll-usecs=50";
+        for text in ["threaded-busy-poll", "fullbusy", "busypoll-separate", with_usecs] {
             assert!(policy(text).spins_by_design(), "{text}");
         }
         let sleeps = "busypoll,application=spin";
@@ -436,11 +436,13 @@ mod tests {
         for text in ["suspend20", "napibusy", "fullbusy", both] {
             assert_eq!(waits(text), Some(WaitsIn::Epoll), "{text}");
         }
-        let apart = "napibusy,socket-busy-poll-usecs=50,socket-poller=separate";
-        for text in ["busypoll", "busypoll-separate", apart] {
+        let separate = "napibusy,socket-busy-poll-usecs=50,socket-poller=separate";
+        for text in ["busypoll", "busypoll-separate", separate] {
             assert_eq!(waits(text), Some(WaitsIn::Socket), "{text}");
         }
-        assert!(policy(apart).application.has_poller() && !policy(both).application.has_poller());
+        assert!(
+            policy(separate).application.has_poller() && !policy(both).application.has_poller()
+        );
     }
 
     #[test]

@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_none_is_refused_with_the_reason() {
-        for (text, says) in [
+        for (text, message) in [
             ("base=suspend20", "'base' is what a policy of napkin's is called"),
             ("suspend30=suspend20", "'suspend30' is what a policy"),
             ("suspend=suspend20", "'suspend' is what a policy"),
@@ -205,7 +205,7 @@ mod tests {
             ("x\x1b[2J=base", "neither"),
         ] {
             let error = names(text).expect_err(text);
-            assert!(error.contains(says), "{text}: {error}");
+            assert!(error.contains(message), "{text}: {error}");
             assert!(!error.contains('\x1b'), "{error:?}");
         }
     }

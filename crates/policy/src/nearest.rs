@@ -28,12 +28,12 @@ fn distance(word: &[u8], candidate: &[u8]) -> Option<usize> {
     for (place, edits) in row.iter_mut().enumerate() {
         *edits = place;
     }
-    for (line, theirs) in candidate.iter().enumerate() {
+    for (line, candidate_byte) in candidate.iter().enumerate() {
         let mut diagonal = line;
         let mut left = line + 1;
-        for (edits, ours) in row.iter_mut().skip(1).zip(word) {
+        for (edits, word_byte) in row.iter_mut().skip(1).zip(word) {
             let above = *edits;
-            let changed = usize::from(!ours.eq_ignore_ascii_case(theirs));
+            let changed = usize::from(!word_byte.eq_ignore_ascii_case(candidate_byte));
             *edits = (diagonal + changed).min(above + 1).min(left + 1);
             diagonal = above;
             left = *edits;

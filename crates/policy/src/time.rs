@@ -110,7 +110,7 @@ mod tests {
     use proptest::prelude::*;
     use std::string::ToString;
 
-    fn says(text: &str) -> String {
+    fn message(text: &str) -> String {
         text.parse::<Time>().expect_err(text).to_string()
     }
 
@@ -132,14 +132,14 @@ mod tests {
         for wrong in ["", "us", "-1", "+1s", "1.5ms", "20 us", "1d", "1US", "\u{663}s", "0x"] {
             assert_eq!(wrong.parse::<Time>(), Err(TimeError::NotATime), "{wrong}");
         }
-        assert_eq!(says("99999999999999999999ns"), "that is more than 584 years");
-        assert_eq!(says("99999999999s"), "that is more than 584 years");
+        assert_eq!(message("99999999999999999999ns"), "that is more than 584 years");
+        assert_eq!(message("99999999999s"), "that is more than 584 years");
     }
 
     #[test]
     fn a_number_alone_is_asked_for_its_unit() {
-        assert_eq!(says("50"), "50 has no unit: 50us? 50ms? 50s?");
-        assert_eq!(says(&"9".repeat(60)).len(), "has no unit us? ms? s?".len() + 4 * 43 + 2);
+        assert_eq!(message("50"), "50 has no unit: 50us? 50ms? 50s?");
+        assert_eq!(message(&"9".repeat(60)).len(), "has no unit us? ms? s?".len() + 4 * 43 + 2);
     }
 
     #[test]
