@@ -262,10 +262,10 @@ impl<T> OsTcp<T> {
     fn forget_ended(&mut self) {
         let connections = &self.connections;
         if self.lingering.len() > 2 * connections.len() + MAX_OUTDATED {
-            let there = |&(until, place): &(Ns, usize)| {
+            let is_current = |&(until, place): &(Ns, usize)| {
                 connections.get(place).is_some_and(|it| it.close_deadline == Some(until))
             };
-            self.lingering.retain(there);
+            self.lingering.retain(is_current);
         }
     }
 

@@ -114,9 +114,9 @@ impl OsUdp {
     /// # Errors
     /// If the kernel is older than 5.11 (`ENOSYS`).
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
-        let mut there = false;
-        self.epoll.wait(timeout, |_| there = true)?;
-        Ok(there)
+        let mut ready = false;
+        self.epoll.wait(timeout, |_| ready = true)?;
+        Ok(ready)
     }
 
     fn send(&self, bytes: &[u8], to: SocketAddr) -> io::Result<()> {

@@ -48,10 +48,10 @@ fn every_datagram_goes_back_also_an_empty_and_a_long_one() {
     let (socket, at) = bind();
     let (mut echo, client) = (Echo::new(socket), client(at));
     for length in [0, 1, 1_400, 9_000, 65_507] {
-        let said: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
-        client.send(&said).expect("it goes");
+        let sent: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
+        client.send(&sent).expect("it goes");
         serve(&mut echo, 1);
-        assert!(hear(&client) == said, "{length}");
+        assert!(hear(&client) == sent, "{length}");
     }
     assert_eq!((echo.answered(), echo.failed(), echo.refused()), (5, 0, 0));
 }
@@ -154,6 +154,6 @@ fn a_port_that_somebody_has_is_not_free_though_it_may_be_shared() {
     let taken = check_free(Protocol::Tcp, at).expect_err("it is taken");
     assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
     let elsewhere = SocketAddr::from(([192, 0, 2, 1], 0));
-    let told = check_free(Protocol::Tcp, elsewhere).expect_err("it is nobody's here");
-    assert_eq!(told.kind(), std::io::ErrorKind::AddrNotAvailable);
+    let error = check_free(Protocol::Tcp, elsewhere).expect_err("it is nobody's here");
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrNotAvailable);
 }
