@@ -178,7 +178,7 @@ fn cpu_lines(cpus: &[CpuShares], columns: usize, most: usize) -> Vec<String> {
         cell
     };
     let names = cell("cpu", CPU_NAMES.map(str::to_owned));
-    let beside = ((columns + CPU_GAP.len()) / (names.len() + CPU_GAP.len())).max(1);
+    let per_line = ((columns + CPU_GAP.len()) / (names.len() + CPU_GAP.len())).max(1);
     let shown = &cpus[..cpus.len().min(most)];
     let cells: Vec<String> = shown
         .iter()
@@ -192,9 +192,9 @@ fn cpu_lines(cpus: &[CpuShares], columns: usize, most: usize) -> Vec<String> {
         })
         .collect();
     // By columns, as `ls` does: neighbours are below each other.
-    let lines = cells.len().div_ceil(beside);
-    let beside = cells.len().div_ceil(lines);
-    let mut text = vec![vec![names; beside].join(CPU_GAP)];
+    let lines = cells.len().div_ceil(per_line);
+    let per_line = cells.len().div_ceil(lines);
+    let mut text = vec![vec![names; per_line].join(CPU_GAP)];
     for line in 0..lines {
         let of_line: Vec<&str> =
             cells.iter().skip(line).step_by(lines).map(String::as_str).collect();
@@ -214,10 +214,10 @@ fn cpu_lines_within(cpus: &[CpuShares], columns: usize, lines: usize) -> Vec<Str
         return all;
     }
     let one = cpu_lines(cpus, usize::MAX / 4, 1).first().map_or(1, String::len);
-    let beside = ((columns + CPU_GAP.len()) / (one + CPU_GAP.len())).max(1);
+    let per_line = ((columns + CPU_GAP.len()) / (one + CPU_GAP.len())).max(1);
     // The last line says what is missing, if a line can be spared.
-    let (of_cpus, says) = if lines > 2 { (lines - 2, true) } else { (1, false) };
-    let most = of_cpus * beside;
+    let (of_cpus, with_rest) = if lines > 2 { (lines - 2, true) } else { (1, false) };
+    let most = of_cpus * per_line;
     let busy = |cpu: &CpuShares| 1.0 - cpu.idle.unwrap_or(1.0);
     let mut busiest: Vec<&CpuShares> = cpus.iter().collect();
     busiest.sort_by(|a, b| busy(b).total_cmp(&busy(a)).then(a.cpu.cmp(&b.cpu)));
@@ -225,7 +225,7 @@ fn cpu_lines_within(cpus: &[CpuShares], columns: usize, lines: usize) -> Vec<Str
     let mut shown: Vec<CpuShares> = shown.iter().map(|cpu| (*cpu).clone()).collect();
     shown.sort_by_key(|cpu| cpu.cpu);
     let mut text = cpu_lines(&shown, columns, most);
-    if says {
+    if with_rest {
         let mean = hidden.iter().map(|cpu| busy(cpu)).sum::<f64>() / hidden.len().max(1) as f64;
         let mean = share(Some(mean));
         text.push(cut(&format!("and {} more, {mean} busy on average", hidden.len()), columns));
@@ -268,7 +268,7 @@ fn detail(napi: &NapiRates, columns: &[(Column, usize)], line: usize, lines: usi
         let has = columns.iter().find(|(it, _)| it == *column).map(|(_, width)| *width);
         has.is_none_or(|has| width(&column.cell(napi)) > has)
     };
-    let said = Column::ALL
+    let cells = Column::ALL
         .iter()
         .filter(missing)
         .map(|column| (column, column.cell(napi)))
@@ -276,7 +276,7 @@ fn detail(napi: &NapiRates, columns: &[(Column, usize)], line: usize, lines: usi
         .map(|(column, cell)| format!("{column} {cell}"))
         .chain(napi.pid.map(|pid| format!("thread-id {pid}")));
     let mut text = vec![format!("{} {}:", napi.ifname, napi.id)];
-    for part in said {
+    for part in cells {
         let full = text.len() == lines;
         match text.last_mut() {
             Some(last) if full || text_fits(last, &part, line) => {

@@ -54,9 +54,10 @@ impl Signals {
     /// Returns the most urgent request of the pending signals.
     pub(crate) fn take_request(&self) -> Option<Request> {
         let mut asked = Vec::new();
-        while let Some(came) = self.signals.wait(Duration::ZERO) {
-            asked
-                .extend(SIGNALS.iter().find(|(it, _)| *it == came.signal).map(|(_, asked)| *asked));
+        while let Some(received) = self.signals.wait(Duration::ZERO) {
+            asked.extend(
+                SIGNALS.iter().find(|(it, _)| *it == received.signal).map(|(_, asked)| *asked),
+            );
         }
         [Request::End, Request::Stop, Request::Resumed, Request::Draw]
             .into_iter()

@@ -136,9 +136,10 @@ impl Screen {
 
 /// The terminal's size, within bounds.
 fn size_of(output: impl AsFd) -> Size {
-    let said = termios::tcgetwinsize(output).ok();
-    let said = said.map(|said| Size { width: said.ws_col, height: said.ws_row });
-    let known = said.filter(|size| size.width != 0 && size.height != 0).unwrap_or(USUAL);
+    let reported = termios::tcgetwinsize(output).ok();
+    let reported =
+        reported.map(|reported| Size { width: reported.ws_col, height: reported.ws_row });
+    let known = reported.filter(|size| size.width != 0 && size.height != 0).unwrap_or(USUAL);
     Size { width: known.width.min(LARGEST.width), height: known.height.min(LARGEST.height) }
 }
 
