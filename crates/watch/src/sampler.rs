@@ -102,8 +102,8 @@ impl Sampler {
         // A namespace's inode has 32 bits, even where inode numbers have 64.
         let netns = u32::try_from(Namespace::identity()?.inode).unwrap_or(0);
         let mut counter_notes = Vec::new();
-        let here = |count| count::Options { namespace: Some(netns), ..count };
-        let started = options.count.map(|count| Counter::start(&here(count)));
+        let in_namespace = |count| count::Options { namespace: Some(netns), ..count };
+        let started = options.count.map(|count| Counter::start(&in_namespace(count)));
         let counter = match started {
             Some(Ok(counter)) => {
                 counter_notes.extend_from_slice(counter.notes());
@@ -206,12 +206,12 @@ impl Sampler {
     /// Removes rows of instances that have gone from the counter's table.
     fn forget(&self, counted: &BTreeMap<Key, Counts>, records: &[NapiRecord]) {
         let Some(counter) = &self.counter else { return };
-        let there: BTreeSet<u32> = records.iter().map(|record| record.id).collect();
+        let present: BTreeSet<u32> = records.iter().map(|record| record.id).collect();
         for key in counted.keys() {
             // Only this namespace is counted. Instances without an ID are rows of their device (vxlan, TAP).
             let stays = match key.napi_id {
                 0 => key.ifindex == 0 || self.devices.ifindexes.contains(&key.ifindex),
-                id => there.contains(&id),
+                id => present.contains(&id),
             };
             if !stays {
                 counter.forget(key);
@@ -372,12 +372,12 @@ mod tests {
 
     #[test]
     fn what_netlink_does_not_tell_is_taken_from_sysfs_and_the_rest_is_not() {
-        let mut told = Settings::default();
-        told.set(Setting::DeferHardIrqs, 7);
+        let mut reported = Settings::default();
+        reported.set(Setting::DeferHardIrqs, 7);
         let mut known = Settings::default();
         known.set(Setting::DeferHardIrqs, 1);
         known.set(Setting::Threaded, 1);
-        let settings = completed(told, &known);
+        let settings = completed(reported, &known);
         assert_eq!(settings.get(Setting::DeferHardIrqs), Some(7), "it may have changed since");
         assert_eq!(settings.get(Setting::Threaded), Some(1));
         assert_eq!(settings.get(Setting::GroFlushTimeout), None);

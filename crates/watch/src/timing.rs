@@ -100,11 +100,11 @@ impl Timing {
             ended: false,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), ends: Condvar::new() });
-        let theirs = shared.clone();
+        let thread_shared = shared.clone();
         let blocked = Signals::block_all();
         // The thread inherits the namespace in which it looks for ports.
         let thread = std::thread::Builder::new().name("timing".into());
-        let thread = thread.spawn(move || theirs.take_turns(often));
+        let thread = thread.spawn(move || thread_shared.take_turns(often));
         drop(blocked);
         let thread = thread.map_err(|error| CountError::Absent(format!("a thread: {error}")))?;
         Ok(Timing { shared, thread: Some(thread) })

@@ -69,12 +69,12 @@ fn a_busy_polling_application_s_polls_are_its_own_the_last_of_a_session_too() {
     let world = Backend::new();
     world.set(&[(Setting::DeferHardIrqs, 100), (Setting::GroFlushTimeout, 5_000_000)]);
     let params = Params { busy_poll_usecs: 200, busy_poll_budget: 64, prefer_busy_poll: true };
-    let told = tell(&world, |talk| to_busy_poller(talk, params, 200));
-    told.agrees();
+    let outcome = count_during(&world, |talk| to_busy_poller(talk, params, 200));
+    outcome.agrees();
     assert!(
-        told.counts.application.polls > 0 && told.counts.thread.polls == 0,
+        outcome.counts.application.polls > 0 && outcome.counts.thread.polls == 0,
         "{:?}",
-        told.counts
+        outcome.counts
     );
 }
 
@@ -82,12 +82,12 @@ fn a_busy_polling_application_s_polls_are_its_own_the_last_of_a_session_too() {
 fn without_prefer_softirqs_and_the_application_compete_and_each_poll_is_given_to_who_made_it() {
     let world = Backend::new();
     let params = Params { busy_poll_usecs: 200, busy_poll_budget: 8, prefer_busy_poll: false };
-    let told = tell(&world, |talk| to_busy_poller(talk, params, 500));
-    told.agrees();
+    let outcome = count_during(&world, |talk| to_busy_poller(talk, params, 500));
+    outcome.agrees();
     assert!(
-        told.counts.application.polls > 0 && told.counts.softirq.polls > 0,
+        outcome.counts.application.polls > 0 && outcome.counts.softirq.polls > 0,
         "{:?}",
-        told.counts
+        outcome.counts
     );
 }
 
@@ -100,9 +100,9 @@ fn suspension_is_told_from_deferral() {
         (Setting::IrqSuspendTimeout, 20_000_000),
     ]);
     let params = Params { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
-    let told = tell(&world, |talk| to_busy_poller(talk, params, 200));
-    told.agrees();
-    let counts = told.counts;
+    let outcome = count_during(&world, |talk| to_busy_poller(talk, params, 200));
+    outcome.agrees();
+    let counts = outcome.counts;
     assert!(counts.suspensions > Some(0) && counts.deferrals > Some(0), "{counts:?}");
     assert!(counts.application.polls > 0, "{counts:?}");
 }
@@ -116,7 +116,7 @@ fn a_suspension_whose_application_does_not_come_back_ends_by_its_timer() {
         (Setting::IrqSuspendTimeout, 5_000_000),
     ]);
     let params = Params { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
-    let told = tell(&world, |talk| {
+    let outcome = count_during(&world, |talk| {
         let epoll = epoll_on(&talk.here, params);
         let mut received = 0;
         for _ in 0..10 {
@@ -132,8 +132,8 @@ fn a_suspension_whose_application_does_not_come_back_ends_by_its_timer() {
         talk.here.set_nonblocking(false).expect("set");
         received
     });
-    told.agrees();
-    let counts = told.counts;
+    outcome.agrees();
+    let counts = outcome.counts;
     assert!(counts.expiries > Some(0), "{counts:?}");
-    assert!(counts.expiries <= counts.suspensions || told.hidden.is_some(), "{counts:?}");
+    assert!(counts.expiries <= counts.suspensions || outcome.hidden.is_some(), "{counts:?}");
 }

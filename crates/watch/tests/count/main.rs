@@ -305,11 +305,11 @@ struct Told {
 }
 
 /// Counts some traffic, by the programs and by the trace.
-fn tell(world: &Backend, traffic: impl FnOnce(&Talk) -> u64 + Send) -> Told {
+fn count_during(world: &Backend, traffic: impl FnOnce(&Talk) -> u64 + Send) -> Told {
     let counter = Counter::start(&Options::default()).expect("it counts");
     assert_eq!(counter.notes(), &[] as &[String]);
     let talk = Talk::new(world);
-    let told = world.here.run(|| {
+    let outcome = world.here.run(|| {
         let trace = Trace::new(&world.ifname);
         let before = settled(&counter, &world.key);
         trace.clear();
@@ -325,12 +325,12 @@ fn tell(world: &Backend, traffic: impl FnOnce(&Talk) -> u64 + Send) -> Told {
         let trace = counted(lines.iter().filter(|it| all || !it.may_be_hidden()));
         Told { counts, trace, hidden, received, rx_packets }
     });
-    let told = told.expect("a thread here");
-    eprintln!("{:?}, received {}", told.counts, told.received);
-    if let Some(counts) = &told.hidden {
+    let outcome = outcome.expect("a thread here");
+    eprintln!("{:?}, received {}", outcome.counts, outcome.received);
+    if let Some(counts) = &outcome.hidden {
         eprintln!("not counted, having interrupted the first process: {counts:?}");
     }
-    told
+    outcome
 }
 
 impl Told {

@@ -7,39 +7,39 @@ use super::*;
 #[test]
 fn base_is_polled_by_softirqs_and_every_packet_is_counted() {
     let world = Backend::new();
-    let told = tell(&world, |talk| talk.rounds(500, 4));
-    told.agrees();
-    assert_eq!(told.received, 2000);
-    let Counts { softirq, thread, application, .. } = told.counts;
+    let outcome = count_during(&world, |talk| talk.rounds(500, 4));
+    outcome.agrees();
+    assert_eq!(outcome.received, 2000);
+    let Counts { softirq, thread, application, .. } = outcome.counts;
     let none = Polled::default();
-    assert!(softirq.polls > 0 && thread == none && application == none, "{:?}", told.counts);
-    assert_eq!((told.counts.deferrals, told.counts.watchdogs), (Some(0), Some(0)));
+    assert!(softirq.polls > 0 && thread == none && application == none, "{:?}", outcome.counts);
+    assert_eq!((outcome.counts.deferrals, outcome.counts.watchdogs), (Some(0), Some(0)));
     // A veth recreates its instances whenever it is set up, and registers no config for them.
-    assert_eq!(told.counts.keeps_settings, Some(false));
+    assert_eq!(outcome.counts.keeps_settings, Some(false));
 }
 
 #[test]
 fn threaded_is_polled_by_the_thread_alone() {
     let world = Backend::new();
     world.set(&[(Setting::Threaded, 1)]);
-    let told = tell(&world, |talk| talk.rounds(500, 4));
-    told.agrees();
-    let Counts { softirq, thread, application, .. } = told.counts;
+    let outcome = count_during(&world, |talk| talk.rounds(500, 4));
+    outcome.agrees();
+    let Counts { softirq, thread, application, .. } = outcome.counts;
     let none = Polled::default();
-    assert!(softirq == none && thread.polls > 0 && application == none, "{:?}", told.counts);
+    assert!(softirq == none && thread.polls > 0 && application == none, "{:?}", outcome.counts);
 }
 
 #[test]
 fn deferral_is_seen_as_the_timer_armed_and_fired_and_as_empty_polls() {
     let world = Backend::new();
     world.set(&[(Setting::DeferHardIrqs, 100), (Setting::GroFlushTimeout, 20_000)]);
-    let told = tell(&world, |talk| talk.rounds(200, 4));
-    told.agrees();
-    let counts = told.counts;
+    let outcome = count_during(&world, |talk| talk.rounds(200, 4));
+    outcome.agrees();
+    let counts = outcome.counts;
     let (deferrals, watchdogs) = (counts.deferrals.expect("some"), counts.watchdogs.expect("some"));
     assert!(deferrals >= 100 && watchdogs >= 100, "{counts:?}");
     // A timer that is armed again before it expires does not expire for the first time.
-    assert!(watchdogs <= deferrals || told.hidden.is_some(), "{counts:?}");
+    assert!(watchdogs <= deferrals || outcome.hidden.is_some(), "{counts:?}");
     // After the last packet the timer is armed for each of 100 polls, and the last poll completes.
     assert!(counts.all().empty >= 100, "{counts:?}");
     assert_eq!((counts.suspensions, counts.expiries, counts.flushes), (Some(0), Some(0), Some(0)));
