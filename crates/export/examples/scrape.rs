@@ -147,7 +147,7 @@ impl Counters {
 fn scraped(bed: &Bed, what: &str, window: impl FnOnce()) {
     std::thread::scope(|scope| {
         let (stop, stopped) = channel::<()>();
-        let (tell, ready) = channel();
+        let (ready_sender, ready) = channel();
         scope.spawn(move || {
             bed.pair.server.enter_thread().expect("entered");
             let source = LinuxSource::open(
@@ -157,7 +157,7 @@ fn scraped(bed: &Bed, what: &str, window: impl FnOnce()) {
             );
             let mut exporter = Exporter::new(Box::new(source.expect("it can be sampled")), None);
             exporter.text(Format::OpenMetrics, clock::now()).expect("sampled");
-            tell.send(()).expect("somebody waits");
+            ready_sender.send(()).expect("somebody waits");
             let (began, before) = (Instant::now(), own_cpu());
             while stopped.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
                 exporter.text(Format::OpenMetrics, clock::now()).expect("sampled");

@@ -68,9 +68,10 @@ impl Drift {
         let mut backend = if journals.is_empty() { None } else { Linux::open().ok() };
         let mut devices: BTreeMap<String, BTreeMap<Place, bool>> = BTreeMap::new();
         for journal in &journals {
-            let told = backend.as_mut().and_then(|it| difference_of(it, journal).ok()).flatten();
+            let difference =
+                backend.as_mut().and_then(|it| difference_of(it, journal).ok()).flatten();
             // A device that has gone no longer drifts.
-            let Some((device, changed)) = told else { continue };
+            let Some((device, changed)) = difference else { continue };
             let places = devices.entry(device).or_default();
             for Difference { place, foreign, .. } in changed {
                 // Of two journals of a device, the first belongs to the process that changed it last; by the

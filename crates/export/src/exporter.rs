@@ -116,10 +116,10 @@ mod tests {
         }
         let seconds = [9_000, 8_999, 9_001, 1].map(|s| s * 1_000_000_000);
         let mut exporter = Exporter::new(Box::new(Goes(seconds.to_vec())), None);
-        for (at, told) in [(0, "9000"), (1, "9000"), (2, "9001"), (3, "1")] {
+        for (at, expected) in [(0, "9000"), (1, "9000"), (2, "9001"), (3, "1")] {
             let text = exporter.text(Format::Prometheus, at * 1_000_000_000).expect("sampled");
             let line = text.lines().find(|line| line.contains("mode=\"idle\"")).expect("a line");
-            assert!(line.ends_with(&format!(" {told}")), "{line}");
+            assert!(line.ends_with(&format!(" {expected}")), "{line}");
         }
     }
 }

@@ -101,8 +101,8 @@ impl Listener {
                 Ok(Listener { socket: Socket::Tcp(socket), address, file: None })
             }
             Address::Unix(path) => {
-                if let Ok(there) = fs::symlink_metadata(path) {
-                    if !there.file_type().is_socket() {
+                if let Ok(metadata) = fs::symlink_metadata(path) {
+                    if !metadata.file_type().is_socket() {
                         return Err(ListenError::NoSocket(address.clone()));
                     }
                     let dead = UnixStream::connect(path)
@@ -158,8 +158,8 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let Address::Unix(path) = &self.address else { return };
         // Another process may have replaced the file meanwhile.
-        let there = fs::symlink_metadata(path).ok().map(|it| (it.dev(), it.ino()));
-        if there.is_some() && there == self.file {
+        let identity = fs::symlink_metadata(path).ok().map(|it| (it.dev(), it.ino()));
+        if identity.is_some() && identity == self.file {
             let _ = fs::remove_file(path);
         }
     }

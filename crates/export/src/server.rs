@@ -53,8 +53,8 @@ impl Server {
     pub fn run(&mut self, signals: &Signals) -> Result<ReceivedSignal, ServerError> {
         let signal = signals.readable()?;
         loop {
-            if let Some(came) = signals.wait(std::time::Duration::ZERO) {
-                return Ok(came);
+            if let Some(received) = signals.wait(std::time::Duration::ZERO) {
+                return Ok(received);
             }
             self.wait(signal.as_fd())?;
             self.step(clock::now());

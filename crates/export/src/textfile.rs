@@ -90,8 +90,9 @@ impl TextFile {
             }
             // Its previous holder may have removed the file between our open and our lock.
             let file = File::from(file);
-            let (ours, there) = (file.metadata()?, fs::symlink_metadata(&self.lock));
-            if there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
+            let (own, on_disk) = (file.metadata()?, fs::symlink_metadata(&self.lock));
+            if on_disk.is_ok_and(|on_disk| (on_disk.dev(), on_disk.ino()) == (own.dev(), own.ino()))
+            {
                 self.held = Some(file);
                 return Ok(());
             }
@@ -150,8 +151,8 @@ impl TextFile {
                 Ok(text) => self.replace(&text)?,
                 Err(_) => self.remove(),
             }
-            if let Some(came) = signals.wait(every) {
-                return Ok(came);
+            if let Some(received) = signals.wait(every) {
+                return Ok(received);
             }
         }
     }
