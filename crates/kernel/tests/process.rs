@@ -181,7 +181,7 @@ fn a_first_thread_that_has_ended_does_not_hide_the_rest() {
          threading.Thread(target=time.sleep, args=(600,)).start()",
     );
     // It cannot answer any more, so do not wait.
-    program.tell("import ctypes; ctypes.CDLL(None).syscall(60, 0)");
+    program.send_line("import ctypes; ctypes.CDLL(None).syscall(60, 0)");
     let first_ended = || {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap();
         stat.rsplit_once(')').unwrap().1.starts_with(" Z")

@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn an_instance_is_called_by_its_queues() {
-        for (rx, tx, said) in [
+        for (rx, tx, expected) in [
             (&[0][..], &[][..], "queue 0"),
             (&[3], &[3], "queue 3"),
             (&[0, 1, 2], &[], "queues 0-2"),
@@ -359,7 +359,7 @@ mod tests {
             (&[0], &[0, 4], "rx 0 tx 0,4"),
             (&[], &[], "no queue"),
         ] {
-            assert_eq!(instance(rx, tx).to_string(), said);
+            assert_eq!(instance(rx, tx).to_string(), expected);
         }
     }
 

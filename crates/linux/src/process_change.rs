@@ -374,8 +374,8 @@ mod tests {
         let changed = |now: SocketOptions| Restored::Changed { now: now.to_string() };
         // `SO_BUSY_POLL` needs no right here: another program's value stays, and is reported.
         assert_eq!(restored(usecs(50), usecs(0), usecs(50)), Some((Restored::Done, usecs(0))));
-        let theirs = Some((changed(usecs(7)), usecs(7)));
-        assert_eq!(restored(usecs(7), usecs(0), usecs(50)), theirs);
+        let expected = Some((changed(usecs(7)), usecs(7)));
+        assert_eq!(restored(usecs(7), usecs(0), usecs(50)), expected);
         // With the right to prefer: napkin died between the two options; and another program set the time while
         // napkin's preference is in place.
         let died = SocketOptions { prefer_busy_poll: true, ..usecs(3) };

@@ -150,10 +150,10 @@ impl Session {
         &mut self,
         limit: Option<Duration>,
         signals: &Signals,
-        tell: &mut dyn FnMut(&Event),
+        on_event: &mut dyn FnMut(&Event),
         stopped: &mut dyn FnMut(),
     ) -> Ended {
-        keep(&mut self.attachment, limit, signals, tell, stopped)
+        keep(&mut self.attachment, limit, signals, on_event, stopped)
     }
 
     /// Runs a program under the policy until it and what it leaves behind have ended; see [`run()`].
@@ -164,21 +164,21 @@ impl Session {
         &mut self,
         command: &mut Command,
         signals: &Signals,
-        tell: &mut dyn FnMut(RunEvent<'_>),
+        on_event: &mut dyn FnMut(RunEvent<'_>),
     ) -> Result<Exit, RunError> {
-        run(command, &mut self.attachment, signals, tell)
+        run(command, &mut self.attachment, signals, on_event)
     }
 
     /// Sets what there is to be set in the program now, and leaves it so; it stays in the journal. With pinning, it
     /// looks for `pin_for` at most for threads that wait.
-    pub fn leave(mut self, pin_for: Option<Duration>, tell: &mut dyn FnMut(&Event)) -> Left {
+    pub fn leave(mut self, pin_for: Option<Duration>, on_event: &mut dyn FnMut(&Event)) -> Left {
         let mut events = self.attachment.scan().events;
         let mut always_ran = Vec::new();
         if let Some(time) = pin_for {
             events.extend(self.attachment.pin_for(time, |it| it.always_ran().is_empty()));
             always_ran = self.attachment.always_ran();
         }
-        events.iter().for_each(tell);
+        events.iter().for_each(on_event);
         let unset = self.attachment.unset();
         self.attachment.leave();
         if let Some(device) = self.device {
@@ -188,11 +188,11 @@ impl Session {
     }
 
     /// Puts the program back, ends the guard, and puts the device back.
-    pub fn end(self, tell: &mut dyn FnMut(&Event)) -> End {
+    pub fn end(self, on_event: &mut dyn FnMut(&Event)) -> End {
         let Session { mut attachment, guard, device } = self;
         let unset = attachment.unset();
         let (program, events) = attachment.restore();
-        events.iter().for_each(tell);
+        events.iter().for_each(on_event);
         drop((attachment, guard));
         End { unset, program, device: device.map(Temporary::restore) }
     }

@@ -288,7 +288,7 @@ pub struct Refusal {
 
 fn refusal_text(refusal: &Refusal) -> String {
     let Refusal { policy, lacking, since, release, nearest } = refusal;
-    let whose = match (lacking, since) {
+    let reason = match (lacking, since) {
         (_, Some(since)) => {
             format!("this kernel ({release}) lacks {lacking}: Linux {since} has it first")
         }
@@ -303,7 +303,7 @@ fn refusal_text(refusal: &Refusal) -> String {
         }
         (_, None) => format!("no Linux has {lacking}"),
     };
-    format!("{policy}: {whose}; the nearest that this kernel can do is {nearest}")
+    format!("{policy}: {reason}; the nearest that this kernel can do is {nearest}")
 }
 
 /// Checks whether a kernel can do the part of a policy that is about to be set, and returns warnings about the rest.

@@ -208,8 +208,8 @@ fn a_threaded_device_has_threads_where_and_as_they_were_asked_for() {
             assert_eq!(napkin_os::sched::affinity(Some(pid)).expect("it lives"), [cpu]);
             assert_eq!(napkin_os::sched::class(Some(pid)).expect("it lives"), Class::Fifo(10));
         }
-        let again = applied(&home, "threaded", &options).expect("applied");
-        assert_eq!(again.done, Vec::new(), "twice is once");
+        let second = applied(&home, "threaded", &options).expect("applied");
+        assert_eq!(second.done, Vec::new(), "twice is once");
         // Another program's placement of a thread is reported like any other change. It differs from what
         // napkin set and, even with two CPUs, from all CPUs, where the thread runs by default.
         napkin_os::sched::pin(Some(thread(0)), &[one]).expect("it may");
@@ -248,8 +248,11 @@ fn threaded_busy_poll_is_refused_where_the_kernel_lacks_it() {
         }
         let before = everything();
         let error = applied(&home, "threaded-busy-poll", &Options::default()).expect_err("refused");
-        let said = error.to_string();
-        assert!(said.contains("Linux 6.19") && said.ends_with("can do is threaded"), "{said}");
+        let message = error.to_string();
+        assert!(
+            message.contains("Linux 6.19") && message.ends_with("can do is threaded"),
+            "{message}"
+        );
         assert_eq!((everything(), home.files()), (before, 0));
     });
 }
@@ -442,11 +445,12 @@ fn somebody_else_s_change_is_told_and_left() {
         let home = Home::new("foreign");
         applied(&home, "defer20", &Options::default()).expect("applied");
         set(0, Setting::GroFlushTimeout, 50_000);
-        let told = "gro-flush-timeout of va queue 0 is 50us; napkin had set 20us, before it was 0";
+        let expected =
+            "gro-flush-timeout of va queue 0 is 50us; napkin had set 20us, before it was 0";
         let error = applied(&home, "base", &Options::default()).expect_err("refused");
-        assert!(error.to_string().contains(told), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
         let seen = restored(&home);
-        assert_eq!(seen.devices[0].foreign[0].to_string(), told);
+        assert_eq!(seen.devices[0].foreign[0].to_string(), expected);
         assert!(!seen.is_complete());
         set(0, Setting::GroFlushTimeout, 20_000);
         assert!(restored(&home).is_complete(), "it is what napkin had set again");

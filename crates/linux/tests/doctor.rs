@@ -419,9 +419,9 @@ fn sockets_that_cannot_be_looked_at_are_not_said_to_have_received_nothing() {
     rig.set_up(SUSPEND20, Mode::Sound);
     rig.add_pair("vc", "vd");
     let error = rig.which_device_without_rights().expect_err("va, vc or vd");
-    let said = error.to_string();
-    assert!(said.contains("cannot be looked at: it takes CAP_SYS_PTRACE"), "{said}");
-    assert!(said.contains("name the device with --dev (va, "), "{said}");
+    let message = error.to_string();
+    assert!(message.contains("cannot be looked at: it takes CAP_SYS_PTRACE"), "{message}");
+    assert!(message.contains("name the device with --dev (va, "), "{message}");
 }
 
 /// Watches threads; the test is ignored without the necessary rights.

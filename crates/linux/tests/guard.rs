@@ -86,8 +86,8 @@ impl Bed {
 
     fn store(&self) -> Store {
         let boot = boot_id().expect("procfs");
-        let here = self.link.here.run(Namespace::identity).expect("entered").expect("procfs");
-        Store::at(self.state.clone(), boot, here)
+        let namespace = self.link.here.run(Namespace::identity).expect("entered").expect("procfs");
+        Store::at(self.state.clone(), boot, namespace)
     }
 
     /// Applies the policy for as long as the returned value lives.
@@ -101,13 +101,13 @@ impl Bed {
     }
 
     fn guard(&self, options: Options) -> (Guard, Arc<Mutex<Vec<Event>>>) {
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let tell = Arc::clone(&told);
-        let tell =
-            Box::new(move |event: &Event| tell.lock().expect("no panic").push(event.clone()));
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&events);
+        let on_event =
+            Box::new(move |event: &Event| sink.lock().expect("no panic").push(event.clone()));
         let store = self.store();
-        let start = || Guard::start(options, &store, tell);
-        (self.link.here.run(start).expect("entered").expect("it watches"), told)
+        let start = || Guard::start(options, &store, on_event);
+        (self.link.here.run(start).expect("entered").expect("it watches"), events)
     }
 
     fn settings(&self) -> (u32, Settings) {
@@ -165,10 +165,10 @@ impl Drop for Bed {
 }
 
 /// Waits until an event that matches was reported.
-fn until(told: &Mutex<Vec<Event>>, wanted: impl Fn(&EventKind) -> bool) -> Event {
+fn until(events: &Mutex<Vec<Event>>, wanted: impl Fn(&EventKind) -> bool) -> Event {
     let start = Instant::now();
     loop {
-        let all = told.lock().expect("no panic").clone();
+        let all = events.lock().expect("no panic").clone();
         if let Some(event) = all.iter().find(|event| wanted(&event.kind)) {
             return event.clone();
         }
@@ -187,9 +187,9 @@ fn a_starved_queue_receives_again_and_gets_its_timeout_back_at_the_end() {
     assert_eq!(bed.timeout(), TIMEOUT, "without a guard nobody does anything about it");
 
     let held = Some(hold.applied().before.device.ifindex);
-    let (guard, told) = bed.guard(Options { only: held, held, ..Options::default() });
+    let (guard, events) = bed.guard(Options { only: held, held, ..Options::default() });
     bed.arrives("under a guard");
-    let event = until(&told, |kind| matches!(kind, EventKind::Ended { .. }));
+    let event = until(&events, |kind| matches!(kind, EventKind::Ended { .. }));
     let (napi_id, settings) = bed.settings();
     assert!(guard.has_ended(napi_id));
     assert_eq!(settings.irq_suspend_timeout, Some(0));
@@ -213,7 +213,7 @@ fn a_starved_queue_receives_again_and_gets_its_timeout_back_at_the_end() {
     let restored = bed.link.here.run(|| hold.restore()).expect("entered").expect("there");
     assert!(restored.is_complete(), "{restored:?}");
     assert_eq!((bed.settings().1, bed.journals()), (original, 0));
-    assert_eq!(told.lock().expect("no panic").len(), 1, "once is enough");
+    assert_eq!(events.lock().expect("no panic").len(), 1, "once is enough");
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn a_queue_that_nobody_starves_is_left_alone() {
     let mut bed = Bed::new();
     let hold = bed.hold();
     let held = Some(hold.applied().before.device.ifindex);
-    let (guard, told) = bed.guard(Options { only: held, held, ..Options::default() });
+    let (guard, events) = bed.guard(Options { only: held, held, ..Options::default() });
     // With a descriptor that becomes writable now and then, reported once each time (edge-triggered).
     bed.program.ask("context.register(up, select.EPOLLOUT | select.EPOLLET)");
     for _ in 0..20 {
@@ -229,7 +229,7 @@ fn a_queue_that_nobody_starves_is_left_alone() {
     }
     assert_eq!(bed.timeout(), TIMEOUT);
     drop(guard);
-    assert_eq!(*told.lock().expect("no panic"), []);
+    assert_eq!(*events.lock().expect("no panic"), []);
     bed.link.here.run(|| drop(hold)).expect("entered");
 }
 
@@ -239,17 +239,17 @@ fn it_is_tried_again_and_stays_when_the_program_has_mended_its_ways() {
     let hold = bed.hold();
     let held = Some(hold.applied().before.device.ifindex);
     let again = Again::After(Duration::from_millis(300));
-    let (guard, told) = bed.guard(Options { only: held, held, again });
+    let (guard, events) = bed.guard(Options { only: held, held, again });
     bed.program.ask("context.register(up, select.EPOLLOUT)");
     let ended = |kind: &EventKind| matches!(kind, EventKind::Ended { .. });
     let tried = |kind: &EventKind| matches!(kind, EventKind::Again { timeout: TIMEOUT });
     bed.arrives("although it starves now and then");
-    until(&told, ended);
-    until(&told, tried);
-    told.lock().expect("no panic").clear();
-    until(&told, ended);
+    until(&events, ended);
+    until(&events, tried);
+    events.lock().expect("no panic").clear();
+    until(&events, ended);
     bed.program.ask("context.unregister(up)");
-    until(&told, tried);
+    until(&events, tried);
     assert_eq!(bed.timeout(), TIMEOUT);
     bed.arrives("with suspension");
     drop(guard);
@@ -280,9 +280,9 @@ fn a_device_that_nobody_holds_is_watched_and_restored_after_the_guard_is_gone() 
     bed.link.here.run(set).expect("entered");
     assert_eq!(["suspend20", "napibusy", "defer20"].map(can), [true, true, false]);
     bed.starve();
-    let (guard, told) = bed.guard(Options::default());
+    let (guard, events) = bed.guard(Options::default());
     bed.arrives("under a guard");
-    until(&told, |kind| matches!(kind, EventKind::Ended { .. }));
+    until(&events, |kind| matches!(kind, EventKind::Ended { .. }));
     assert_eq!((bed.timeout(), bed.journals()), (0, 1));
 
     // As if it were killed: the journal has the record.

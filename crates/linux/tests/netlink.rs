@@ -203,8 +203,10 @@ fn what_is_not_there_is_named() {
                 netdev.set_napi(4_000_000_000, Setting::DeferHardIrqs, 1),
                 Err(none.clone())
             );
-            let said = none.to_string();
-            assert!(said.contains("no NAPI instance 4000000000") && said.contains("look again"));
+            let message = none.to_string();
+            assert!(
+                message.contains("no NAPI instance 4000000000") && message.contains("look again")
+            );
             for error in [
                 netdev.queues(Some(77)).expect_err("no device"),
                 netdev.napis(Some(77)).expect_err("no device"),
@@ -246,11 +248,11 @@ fn devices_that_are_deleted_meanwhile_are_a_clean_error() {
             assert_eq!(netdev.napi(id), Err(NetlinkError::NoNapi { id }));
             assert_eq!(netdev.napis(Some(index)), Ok(vec![]), "down: none");
             route.set_up(index).expect("up");
-            let again = netdev.napis(Some(index)).expect("napi-get");
-            assert_eq!(again.len(), 2);
-            assert!(again.iter().all(|napi| napi.id != id), "ids are new");
+            let recreated = netdev.napis(Some(index)).expect("napi-get");
+            assert_eq!(recreated.len(), 2);
+            assert!(recreated.iter().all(|napi| napi.id != id), "ids are new");
             route.delete(index).expect("deleted");
-            let id = again[0].id;
+            let id = recreated[0].id;
             assert_eq!(netdev.napi(id), Err(NetlinkError::NoNapi { id }));
             let error = netdev.napis(Some(index)).expect_err("no device");
             assert!(matches!(error, NetlinkError::NoDevice { .. }), "{error:?}");
@@ -352,8 +354,8 @@ fn a_namespace_is_known_by_its_cookie_and_leaves_nothing() {
             let names: Vec<_> = devices.map(|entry| entry.expect("an entry").file_name()).collect();
             let tid = rustix::thread::gettid().as_raw_nonzero();
             let path = format!("/proc/{}/task/{tid}/ns/net", std::process::id());
-            let again = Namespace::open(&path).expect("it is one");
-            (Namespace::identity().expect("an identity"), names, again.inode())
+            let reopened = Namespace::open(&path).expect("it is one");
+            (Namespace::identity().expect("an identity"), names, reopened.inode())
         })
         .expect("entered");
     assert_eq!(sysfs, ["lo"], "/sys shows the namespace's devices");

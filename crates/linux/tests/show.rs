@@ -166,8 +166,8 @@ fn agree(lab: &Lab, report: &Report) {
         assert_eq!(other["ifindex"], report.devices[0].ifindex);
         assert_eq!(other.get("pid").and_then(Value::as_i64), napi.pid.map(i64::from));
         for setting in Setting::ALL {
-            let theirs = other.get(setting.name()).and_then(Value::as_u64);
-            assert_eq!(theirs, napi.settings.get(setting), "{setting}");
+            let reported = other.get(setting.name()).and_then(Value::as_u64);
+            assert_eq!(reported, napi.settings.get(setting), "{setting}");
         }
     }
     // A veth's queues do not report their instance, but their number must agree.
@@ -390,12 +390,12 @@ fn a_device_without_an_instance_says_what_mends_it() {
         let read = lab.server.run(|| device::read(&mut Netdev::open().expect("the family"), name));
         read.expect("the namespace is ours")
     };
-    let told = read("va").expect_err("GRO is off").to_string();
-    assert!(told.contains("ethtool -K va gro on"), "{told}");
+    let message = read("va").expect_err("GRO is off").to_string();
+    assert!(message.contains("ethtool -K va gro on"), "{message}");
     lab.gro_on();
     assert_eq!(read("va").expect("GRO is on").napis.len(), 2);
-    let told = read("lo").expect_err("it has none").to_string();
-    assert!(told.contains("loopback"), "{told}");
+    let message = read("lo").expect_err("it has none").to_string();
+    assert!(message.contains("loopback"), "{message}");
     match read("vaa").expect_err("there is none") {
         DeviceError::Absent { nearest, there, .. } => {
             assert_eq!(nearest.as_deref(), Some("va"));
@@ -409,11 +409,11 @@ fn a_device_without_an_instance_says_what_mends_it() {
         route.set_down(va).expect("a link");
     });
     down.expect("the namespace is ours");
-    let told = read("va").expect_err("it is down").to_string();
-    assert!(told.contains("ip link set va up"), "{told}");
+    let message = read("va").expect_err("it is down").to_string();
+    assert!(message.contains("ip link set va up"), "{message}");
     let shown = lab.show();
     assert_eq!(shown.devices[0].policy, None);
-    assert_eq!(shown.devices[0].why_none.as_deref(), Some(told.as_str()));
+    assert_eq!(shown.devices[0].why_none.as_deref(), Some(message.as_str()));
 }
 
 /// Runs a closure in the namespace, in a thread without capabilities; with its sysfs or with the host's.

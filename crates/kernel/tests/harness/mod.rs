@@ -63,12 +63,12 @@ impl Program {
 
     /// Makes it execute a line of Python, and returns the value of `answer`.
     pub(crate) fn ask(&mut self, line: &str) -> String {
-        self.tell(line);
+        self.send_line(line);
         self.answer()
     }
 
     /// Makes it execute a line without waiting for the answer.
-    pub(crate) fn tell(&mut self, line: &str) {
+    pub(crate) fn send_line(&mut self, line: &str) {
         let input = self.input.as_mut().expect("not ended yet");
         writeln!(input, "{}", line.replace('\n', "\\n")).expect("it listens");
     }

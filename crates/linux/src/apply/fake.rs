@@ -287,13 +287,13 @@ impl Backend for Fake {
             let value = identity.to_string();
             return Err(BackendError::NoSuchValue { what: "identity", value });
         }
-        let here = self.identities.iter().find(|(_, it)| **it == identity);
-        Ok(here.map(|(ifindex, _)| *ifindex))
+        let found = self.identities.iter().find(|(_, it)| **it == identity);
+        Ok(found.map(|(ifindex, _)| *ifindex))
     }
 
     fn whereabouts(&mut self, identity: u64) -> Result<Whereabouts, BackendError> {
-        let here = self.here(identity)?.map(Whereabouts::Here);
-        Ok(here.unwrap_or_else(|| self.elsewhere.clone()))
+        let found = self.here(identity)?.map(Whereabouts::Here);
+        Ok(found.unwrap_or_else(|| self.elsewhere.clone()))
     }
 
     fn read(&mut self, at: &Snapshot, place: &Place) -> Result<Option<Value>, BackendError> {

@@ -72,7 +72,7 @@ impl HeldDevice {
     /// Whether `at` is the same device, and not another one with the same index. Where sysfs does not reveal
     /// the identity, now or when it was locked, the index decides.
     pub fn is_same_device(&self, at: &Snapshot) -> bool {
-        let same = self.identity.zip(at.identity).is_none_or(|(held, there)| held == there);
+        let same = self.identity.zip(at.identity).is_none_or(|(held, present)| held == present);
         self.ifindex == at.device.ifindex && same
     }
 

@@ -68,10 +68,10 @@ impl Linux {
                     Target::Name(ifname) => ifname.to_owned(),
                     Target::Index(ifindex) => format!("with ifindex {ifindex}"),
                 };
-                let there: Vec<String> = links.into_iter().map(|link| link.name).collect();
-                let known = there.iter().map(String::as_str);
+                let names: Vec<String> = links.into_iter().map(|link| link.name).collect();
+                let known = names.iter().map(String::as_str);
                 let nearest = napkin_policy::nearest(&asked, known).map(str::to_owned);
-                Err(DeviceError::Absent { ifname: asked, nearest, there }.into())
+                Err(DeviceError::Absent { ifname: asked, nearest, there: names }.into())
             }
         }
     }

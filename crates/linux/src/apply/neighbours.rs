@@ -53,10 +53,10 @@ pub fn neighbours(
     but: &[i32],
 ) -> Option<Neighbours> {
     support::others_wait(policy)?;
-    among(policy, device, queue, &owners(MAX_DESCRIPTORS), but)
+    neighbours_among(policy, device, queue, &owners(MAX_DESCRIPTORS), but)
 }
 
-fn among(
+fn neighbours_among(
     policy: &Policy,
     device: &Device,
     queue: Option<u32>,
@@ -87,11 +87,11 @@ mod tests {
         let owner = |pid, comm: &str| Owner { pid, comm: comm.into(), sockets: 1 };
         let mut owners = Owners::default();
         owners.by_napi_id.insert(device.napis[0].id, vec![owner(812, "sshd"), owner(9, "own")]);
-        let told = |text: &str, queue| {
+        let neighbours_of = |text: &str, queue| {
             let policy: Policy = text.parse().expect(text);
-            among(&policy, &device, queue, &owners, &[9])
+            neighbours_among(&policy, &device, queue, &owners, &[9])
         };
-        let suspended = told("suspend20", None).expect("it waits");
+        let suspended = neighbours_of("suspend20", None).expect("it waits");
         assert_eq!(
             (suspended.wait, suspended.programs.as_slice()),
             (20_000_000, &["sshd (812)".to_owned()][..])
@@ -101,9 +101,13 @@ mod tests {
                 .to_string()
                 .contains("sshd (812) come in on the same queues, and may wait up to 20ms")
         );
-        assert_eq!(told("suspend20", Some(0)), Some(suspended));
-        assert_eq!(told("suspend20", Some(1)), None, "another queue");
-        assert_eq!(told("base", None), None, "nobody waits");
-        assert_eq!(told("defer-hard-irqs=2,gro-flush-timeout=20us", None), None, "not for long");
+        assert_eq!(neighbours_of("suspend20", Some(0)), Some(suspended));
+        assert_eq!(neighbours_of("suspend20", Some(1)), None, "another queue");
+        assert_eq!(neighbours_of("base", None), None, "nobody waits");
+        assert_eq!(
+            neighbours_of("defer-hard-irqs=2,gro-flush-timeout=20us", None),
+            None,
+            "not for long"
+        );
     }
 }

@@ -184,8 +184,8 @@ pub fn wanted(
             None => None,
         };
         let place = Place::ThreadClass(instance.clone());
-        let there = at.values.get(&place);
-        if let Some(Value::Class(other @ Class::Other(_))) = there {
+        let current = at.values.get(&place);
+        if let Some(Value::Class(other @ Class::Other(_))) = current {
             if options.rt.is_some() {
                 return Err(PlanError::OtherClass {
                     ifname: at.device.ifname.clone(),
@@ -198,7 +198,7 @@ pub fn wanted(
         }
         match class {
             // A thread that is still to be created is fair, and any nice value is harmless.
-            Some(Class::Fair) if matches!(there, None | Some(Value::Class(Class::Nice(_)))) => {}
+            Some(Class::Fair) if matches!(current, None | Some(Value::Class(Class::Nice(_)))) => {}
             Some(class) => wishes.push((place, Value::Class(class))),
             None => {}
         }
@@ -265,13 +265,13 @@ fn chosen<'a>(at: &'a Snapshot, options: &Options) -> Result<(Instances<'a>, usi
         let left = all - instances.len();
         return Ok((instances, left));
     };
-    let mut there: Vec<usize> =
+    let mut queues: Vec<usize> =
         instances.iter().flat_map(|(it, _)| &it.rx).map(|queue| *queue as usize).collect();
-    there.sort_unstable();
+    queues.sort_unstable();
     instances.retain(|(instance, _)| instance.rx.contains(&queue));
     if instances.is_empty() {
-        let there = if there.is_empty() { "none".into() } else { CpuList(there).to_string() };
-        return Err(PlanError::NoQueue { ifname: at.device.ifname.clone(), queue, there });
+        let queues = if queues.is_empty() { "none".into() } else { CpuList(queues).to_string() };
+        return Err(PlanError::NoQueue { ifname: at.device.ifname.clone(), queue, there: queues });
     }
     Ok((instances, 0))
 }

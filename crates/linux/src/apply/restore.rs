@@ -110,7 +110,7 @@ fn restore_named<W: Backend>(
         let asked = match &at {
             None => journal.ifname() == ifname,
             Some(at) => match (journal.identity(), at.identity) {
-                (Some(theirs), Some(its)) => theirs == its,
+                (Some(journalled), Some(its)) => journalled == its,
                 _ => journal.ifindex() == at.device.ifindex,
             },
         };
@@ -125,7 +125,7 @@ fn restore_named<W: Backend>(
 fn may_be_of(found: &Found, ifname: &str, at: Option<&Snapshot>) -> bool {
     let Found::OtherNamespace { journal, .. } = found else { return false };
     match journal.identity().zip(at.and_then(|at| at.identity)) {
-        Some((theirs, its)) => theirs == its,
+        Some((journalled, its)) => journalled == its,
         None => journal.ifname() == ifname,
     }
 }
@@ -328,8 +328,8 @@ pub(super) fn put_back<W: Backend>(
     sort(&mut all, |(_, record, place, _)| {
         (place, &record.before, at.values.get(*place).or(Some(&record.set)))
     });
-    for (number, record, place, there) in all {
-        let now = match if there { backend.read(at, place) } else { Ok(None) } {
+    for (number, record, place, is_there) in all {
+        let now = match if is_there { backend.read(at, place) } else { Ok(None) } {
             Ok(now) => now,
             Err(error) => {
                 restored.failed.push(Failed { place: place.clone(), why: error.to_string() });

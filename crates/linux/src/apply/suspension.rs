@@ -98,8 +98,8 @@ pub fn give_back<W: Backend>(
     let mut journal = store.device(at.device.ifindex, ifname, at.identity)?;
     let place = located(&at, std::iter::once(spot)).pop().flatten().map(|spot| spot.place);
     let off = Value::Number(0);
-    let ours = journal.record(spot).is_some_and(|it| it.set == off && !it.is_confirmed());
-    let Some(place) = place.filter(|_| ours) else { return Ok(false) };
+    let is_own = journal.record(spot).is_some_and(|it| it.set == off && !it.is_confirmed());
+    let Some(place) = place.filter(|_| is_own) else { return Ok(false) };
     if backend.read(&at, &place)?.as_ref() != Some(&off) {
         return Ok(false);
     }

@@ -78,7 +78,7 @@ impl<W: Backend> Temporary<W> {
         loop {
             let left = limit.saturating_sub(start.elapsed());
             match signals.wait(left.min(MAX_WAIT)) {
-                Some(came) => return Ended::Signal(came.signal),
+                Some(received) => return Ended::Signal(received.signal),
                 None if left.is_zero() => return Ended::Time,
                 None => {}
             }

@@ -89,9 +89,9 @@ fn a_plan_says_what_changes_and_leaves_out_what_is_so() {
     backend.somebody_sets(&napi(0, Setting::GroFlushTimeout), &Value::Number(20_000));
     let at = backend.look(Target::Name("va")).expect("it is there");
     let plan = plan(&policy("suspend20"), &at, backend.kernel(), &plain()).expect("it can be done");
-    let said: Vec<String> = plan.changes.iter().map(Change::to_string).collect();
+    let changes: Vec<String> = plan.changes.iter().map(Change::to_string).collect();
     assert_eq!(
-        said,
+        changes,
         [
             "defer-hard-irqs of queue 0 from 0 to 100",
             "irq-suspend-timeout of queue 0 from 0 to 20ms",
@@ -101,10 +101,10 @@ fn a_plan_says_what_changes_and_leaves_out_what_is_so() {
         ]
     );
     assert_eq!(plan.already, 3, "both modes, and one timeout");
-    let told: Vec<(String, &str)> =
+    let expected: Vec<(String, &str)> =
         fold(&plan.changes).into_iter().map(|it| (it.subject, it.what)).collect();
     assert_eq!(
-        told,
+        expected,
         [
             ("queues 0-1".to_owned(), "defer-hard-irqs"),
             ("queues 0-1".to_owned(), "irq-suspend-timeout"),
@@ -119,8 +119,8 @@ fn a_placement_leaves_the_settings_as_another_policy_has_them() {
     applied(&mut backend, &place.store(), "suspend20", &plain()).expect("applied");
     let options = Options { cpus: vec![1, 3], placement_only: true, ..plain() };
     let moved = applied(&mut backend, &place.store(), "defer200", &options).expect("applied");
-    let said: Vec<String> = moved.plan.changes.iter().map(Change::to_string).collect();
-    assert_eq!(said, ["irq-cpus of queue 0 from 0-3 to 1", "irq-cpus of queue 1 from 0-3 to 3"]);
+    let changes: Vec<String> = moved.plan.changes.iter().map(Change::to_string).collect();
+    assert_eq!(changes, ["irq-cpus of queue 0 from 0-3 to 1", "irq-cpus of queue 1 from 0-3 to 3"]);
     assert_eq!((moved.plan.already, moved.done.len()), (0, 2));
 }
 
@@ -157,9 +157,9 @@ fn an_interrupt_of_several_instances_has_one_place() {
     backend.devices[0].napis[1].irq = backend.devices[0].napis[0].irq;
     let options = Options { cpus: vec![1, 3], ..plain() };
     let done = applied(&mut backend, &place.store(), "base", &options).expect("applied").done;
-    let said: Vec<String> = done.iter().map(Change::to_string).collect();
+    let changes: Vec<String> = done.iter().map(Change::to_string).collect();
     let both = ["irq-cpus of queue 0 from 0-3 to 1", "irq-cpus of queue 2 from 0-3 to 1"];
-    assert_eq!(said, both, "who put it to a second place would find that at the first");
+    assert_eq!(changes, both, "who put it to a second place would find that at the first");
 }
 
 #[test]
@@ -219,8 +219,8 @@ fn applying_twice_is_applying_once() {
     let original = backend.everything();
     applied(&mut backend, &place.store(), "threaded", &placed()).expect("applied");
     let (set, writes) = (backend.everything(), backend.writes);
-    let again = applied(&mut backend, &place.store(), "threaded", &placed()).expect("applied");
-    assert_eq!((again.done.len(), backend.writes), (0, writes));
+    let second = applied(&mut backend, &place.store(), "threaded", &placed()).expect("applied");
+    assert_eq!((second.done.len(), backend.writes), (0, writes));
     assert_eq!(backend.everything(), set);
     all_back(&mut backend, &place.store());
     assert_eq!(backend.everything(), original);
@@ -280,26 +280,26 @@ fn threads_that_somebody_had_placed_come_back_as_they_were() {
 fn what_somebody_else_set_is_told_and_left() {
     let (mut backend, place) = (Fake::new(2), Home::new());
     applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
-    let theirs = napi(0, Setting::GroFlushTimeout);
-    backend.somebody_sets(&theirs, &Value::Number(50_000));
+    let foreign = napi(0, Setting::GroFlushTimeout);
+    backend.somebody_sets(&foreign, &Value::Number(50_000));
 
-    let told = "gro-flush-timeout of va queue 0 is 50us; napkin had set 20us, before it was 0";
+    let expected = "gro-flush-timeout of va queue 0 is 50us; napkin had set 20us, before it was 0";
     let before = backend.everything();
     let error = applied(&mut backend, &place.store(), "base", &plain()).expect_err("refused");
-    assert!(error.to_string().contains(told), "{error}");
+    assert!(error.to_string().contains(expected), "{error}");
     assert_eq!(backend.everything(), before, "nothing was changed");
 
     let restored = all_back(&mut backend, &place.store());
     assert!(!restored.is_complete());
-    assert_eq!(restored.devices[0].foreign[0].to_string(), told);
+    assert_eq!(restored.devices[0].foreign[0].to_string(), expected);
     assert_eq!(restored.devices[0].kept, 1);
     let all = backend.everything();
-    assert_eq!(all[&(7, theirs.clone())], Value::Number(50_000));
+    assert_eq!(all[&(7, foreign.clone())], Value::Number(50_000));
     assert_eq!(all[&(7, napi(0, Setting::DeferHardIrqs))], Value::Number(0));
 
     let force = RestoreOptions { force: true, ..RestoreOptions::default() };
     assert!(restore(&mut backend, &place.store(), &force).expect("readable").is_complete());
-    assert_eq!(backend.everything()[&(7, theirs)], Value::Number(0));
+    assert_eq!(backend.everything()[&(7, foreign)], Value::Number(0));
     assert_eq!(place.files(), [""; 0]);
 }
 
@@ -335,10 +335,10 @@ fn a_dry_run_says_the_same_and_does_nothing() {
     applied(&mut backend, &place.store(), "threaded", &placed()).expect("applied");
     let (set, files) = (backend.everything(), place.files());
     let dry = RestoreOptions { dry_run: true, ..RestoreOptions::default() };
-    let said = restore(&mut backend, &place.store(), &dry).expect("readable");
+    let previewed = restore(&mut backend, &place.store(), &dry).expect("readable");
     assert_eq!((backend.everything(), place.files()), (set, files));
     let done = all_back(&mut backend, &place.store());
-    assert_eq!(said.devices[0].changes, done.devices[0].changes);
+    assert_eq!(previewed.devices[0].changes, done.devices[0].changes);
 }
 
 #[test]

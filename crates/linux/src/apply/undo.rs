@@ -30,16 +30,16 @@ pub(super) fn undo<W: Backend>(
     let now = located(at, spots.iter());
     let mut back: Vec<(&Spot, Place, bool, &Value, &Value)> = Vec::new();
     for ((change, spot), now) in done.iter().zip(&spots).zip(now) {
-        let there = now.is_some();
+        let is_present = now.is_some();
         let place = now.map_or_else(|| spot.place.clone(), |now| now.place);
-        back.extend(change.old.as_ref().map(|old| (spot, place, there, old, &change.new)));
+        back.extend(change.old.as_ref().map(|old| (spot, place, is_present, old, &change.new)));
     }
     sort(&mut back, |(_, place, _, old, new)| (place, old, Some(new)));
     let mut undone: Vec<(Spot, &Value)> = Vec::new();
     let mut modes_left = Vec::new();
-    for (spot, place, there, old, new) in back {
+    for (spot, place, is_present, old, new) in back {
         let place = &place;
-        let outcome = if there {
+        let outcome = if is_present {
             undo_one(backend, journal, at, place, old, new)
         } else {
             Ok(gone_with_instance(place))

@@ -196,14 +196,14 @@ impl Attached {
         recorder: &mut dyn Recorder,
         events: &mut Vec<Event>,
     ) -> Result<(), ProcessError> {
-        let there: BTreeSet<_> = found.epolls().map(|epoll| (epoll.tid, epoll.fd)).collect();
-        self.epolls.retain(|place| there.contains(place));
-        self.overridden.retain(|place| there.contains(place));
+        let present: BTreeSet<_> = found.epolls().map(|epoll| (epoll.tid, epoll.fd)).collect();
+        self.epolls.retain(|place| present.contains(place));
+        self.overridden.retain(|place| present.contains(place));
         self.displaced.clear();
         let (mut first, mut again, mut already) = (Vec::new(), Vec::new(), Vec::new());
         for epoll in found.epolls() {
             let Descriptor { tid, fd, .. } = epoll;
-            match self.set_epoll(&epoll, params, &there, others, recorder, events) {
+            match self.set_epoll(&epoll, params, &present, others, recorder, events) {
                 Ok(None) => {}
                 Ok(Some(Set::First)) => first.push(fd),
                 Ok(Some(Set::Again)) => again.push(fd),
@@ -229,7 +229,7 @@ impl Attached {
         &mut self,
         epoll: &Descriptor,
         params: Params,
-        there: &BTreeSet<(i32, i32)>,
+        present: &BTreeSet<(i32, i32)>,
         others: &BTreeMap<i32, Attached>,
         recorder: &mut dyn Recorder,
         events: &mut Vec<Event>,
@@ -247,7 +247,7 @@ impl Attached {
             // The context may be shared with a process where it was set: then it is put back here if that
             // process ends first. Or it was set at another descriptor.
             let inherited = inherited(&taken, others);
-            let old = inherited.or_else(|| self.moved(&taken, fd, params, there));
+            let old = inherited.or_else(|| self.moved(&taken, fd, params, present));
             match old {
                 Some(old) => self.record(What::Epoll { tid, fd, old, new: params }, recorder)?,
                 None => {
@@ -292,7 +292,7 @@ impl Attached {
         taken: &OwnedFd,
         fd: i32,
         params: Params,
-        there: &BTreeSet<(i32, i32)>,
+        present: &BTreeSet<(i32, i32)>,
     ) -> Option<Params> {
         // Nothing was set in this process before its first scan.
         if !self.looked {
@@ -307,7 +307,7 @@ impl Attached {
         let mut known: Vec<Known> =
             displaced.map(|old| Known { fd: -1, old: *old, new: params, lost: true }).collect();
         for (tid, other, old, new) in set.chain(preset) {
-            let lost = !there.contains(&(tid, other));
+            let lost = !present.contains(&(tid, other));
             if !lost && same_file(taken, tid, other) {
                 return (old != new).then_some(old);
             }
@@ -361,12 +361,12 @@ impl Attached {
         recorder: &mut dyn Recorder,
         events: &mut Vec<Event>,
     ) -> Result<(), ProcessError> {
-        let mut there = BTreeSet::new();
+        let mut present = BTreeSet::new();
         let mut failed = Vec::new();
         let mut count = 0;
         for socket in found.sockets() {
             let Kind::Socket(inode) = socket.kind else { continue };
-            if !there.insert(inode) || self.sockets.contains(&inode) {
+            if !present.insert(inode) || self.sockets.contains(&inode) {
                 continue;
             }
             match self.set_socket(&socket, inode, options, shared, recorder) {
@@ -378,17 +378,17 @@ impl Attached {
                 }
             }
         }
-        self.preset_sockets.retain(|inode| there.contains(inode));
+        self.preset_sockets.retain(|inode| present.contains(inode));
         if !found.cut {
             // A closed socket needs no restore, and a proxy opens new ones without end.
             self.changes.retain(|_, change| match change.what {
-                What::Socket { inode, .. } => there.contains(&inode),
+                What::Socket { inode, .. } => present.contains(&inode),
                 _ => true,
             });
         }
         // The next scan tries the failed ones again.
-        there.retain(|inode| !failed.contains(inode));
-        self.sockets = there;
+        present.retain(|inode| !failed.contains(inode));
+        self.sockets = present;
         if count > 0 {
             events.push(self.event(EventKind::Sockets { count, options }));
         }

@@ -223,8 +223,8 @@ mod tests {
     #[test]
     fn a_program_without_end_does_not_fill_the_terminal() {
         let lines = |detail, again| {
-            let mut told = Lines::new(detail);
-            (0..1_000).filter_map(|_| told.line(&set(&[5], again))).count()
+            let mut shown = Lines::new(detail);
+            (0..1_000).filter_map(|_| shown.line(&set(&[5], again))).count()
         };
         assert_eq!(lines(Detail::News, false), MAX_LINES + 1);
         assert_eq!(lines(Detail::News, true), 0);
@@ -235,12 +235,12 @@ mod tests {
     #[test]
     fn every_failure_is_told() {
         for detail in [Detail::Quiet, Detail::News, Detail::Everything] {
-            let mut told = Lines::new(detail);
+            let mut shown = Lines::new(detail);
             let failed = |pid| {
                 let kind = EventKind::Failed { why: "no descriptor is left".into() };
                 Event { pid, comm: "memcached".into(), kind }
             };
-            let lines = (1..=1_000).filter_map(|pid| told.line(&failed(pid)));
+            let lines = (1..=1_000).filter_map(|pid| shown.line(&failed(pid)));
             assert_eq!(lines.last().as_deref(), Some("memcached[1000]: no descriptor is left"));
         }
     }

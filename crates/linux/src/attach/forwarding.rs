@@ -42,7 +42,7 @@ impl Reached {
 /// A signal that is held.
 #[derive(Debug, Clone, Copy)]
 struct HeldSignal {
-    came: ReceivedSignal,
+    received: ReceivedSignal,
     since: Instant,
     until: Instant,
 }
@@ -71,14 +71,14 @@ impl Forwarding {
     /// Holds a signal. A repeat from the same sender counts as one: `timeout` signals the process and then
     /// its group. Stop and continue signals cancel each other while they are held, as pending ones do in the
     /// kernel, and so in the witnesses.
-    pub(super) fn hold(&mut self, came: ReceivedSignal, now: Instant) {
-        match came.signal {
-            libc::SIGCONT => self.held.retain(|held| held.came.signal != libc::SIGTSTP),
-            libc::SIGTSTP => self.held.retain(|held| held.came.signal != libc::SIGCONT),
+    pub(super) fn hold(&mut self, received: ReceivedSignal, now: Instant) {
+        match received.signal {
+            libc::SIGCONT => self.held.retain(|held| held.received.signal != libc::SIGTSTP),
+            libc::SIGTSTP => self.held.retain(|held| held.received.signal != libc::SIGCONT),
             _ => {}
         }
-        if !self.held.iter().any(|held| held.came == came) {
-            self.held.push(HeldSignal { came, since: now, until: now + WINDOW });
+        if !self.held.iter().any(|held| held.received == received) {
+            self.held.push(HeldSignal { received, since: now, until: now + WINDOW });
         }
     }
 
@@ -99,8 +99,8 @@ impl Forwarding {
         let busy = now.elapsed() > BUSY_ABOVE;
         let mut decided = Vec::new();
         let (group, apart) = (&mut self.group, &mut self.apart);
-        let took = |witness: &mut Option<Witness>, came| {
-            witness.as_mut().is_some_and(|witness| witness.claim(came))
+        let took = |witness: &mut Option<Witness>, received| {
+            witness.as_mut().is_some_and(|witness| witness.claim(received))
         };
         let mut earlier = now;
         self.held.retain_mut(|held| {
@@ -109,7 +109,7 @@ impl Forwarding {
                 earlier = held.until;
                 return true;
             }
-            let reached = match (took(group, held.came), took(apart, held.came)) {
+            let reached = match (took(group, held.received), took(apart, held.received)) {
                 (_, true) => Reached::All,
                 (true, false) => Reached::Group,
                 (false, false) => Reached::None,
@@ -119,7 +119,7 @@ impl Forwarding {
                 earlier = held.until;
                 return true;
             }
-            decided.push((held.came, reached));
+            decided.push((held.received, reached));
             false
         });
         decided
@@ -133,17 +133,17 @@ mod tests {
     #[test]
     fn no_signal_overtakes_one_that_is_kept_longer_on_a_busy_machine() {
         let mut forwarding = Forwarding { group: None, apart: None, held: Vec::new() };
-        let came = |signal| ReceivedSignal { signal, code: libc::SI_USER, sender: 1 };
+        let received = |signal| ReceivedSignal { signal, code: libc::SI_USER, sender: 1 };
         let now = Instant::now();
         let before = |ms| now - Duration::from_millis(ms);
-        forwarding.hold(came(libc::SIGTERM), before(70));
-        forwarding.hold(came(libc::SIGWINCH), before(69));
+        forwarding.hold(received(libc::SIGTERM), before(70));
+        forwarding.hold(received(libc::SIGWINCH), before(69));
         // Asked 20 ms ago, and the answer arrives now: the first signal is held longer.
         assert_eq!(forwarding.decide(before(20)), []);
         // The second is due, the first is not.
         assert_eq!(forwarding.decide(now), []);
         let later = now + Duration::from_millis(400);
-        let order = forwarding.decide(later).into_iter().map(|(came, _)| came.signal);
+        let order = forwarding.decide(later).into_iter().map(|(received, _)| received.signal);
         assert_eq!(order.collect::<Vec<_>>(), [libc::SIGTERM, libc::SIGWINCH]);
     }
 }

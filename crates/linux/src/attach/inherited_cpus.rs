@@ -162,12 +162,12 @@ mod tests {
             let own_tid = || rustix::thread::gettid().as_raw_nonzero().get();
             let since = Some(ticks_now());
             pin(None, &[last]).expect("it is there");
-            let ((tell, told), (end, ended)) = (channel(), channel::<()>());
+            let ((tid_sender, tid_receiver), (end, ended)) = (channel(), channel::<()>());
             let child = std::thread::spawn(move || {
-                tell.send(own_tid()).expect("somebody listens");
+                tid_sender.send(own_tid()).expect("somebody listens");
                 let _ = ended.recv();
             });
-            let begun: i32 = told.recv().expect("it tells");
+            let begun: i32 = tid_receiver.recv().expect("it tells");
             assert_eq!(affinity(Some(begun)).expect("it lives"), [last]);
             let own = Process::open(std::process::id().cast_signed()).expect("it lives");
             let started = own.thread_start_time(own_tid()).expect("it lives").expect("it lives");

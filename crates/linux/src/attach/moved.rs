@@ -25,17 +25,17 @@ pub(super) struct Known {
 /// Returns the original parameters of a context that is found at a new place with the parameters `now`;
 /// `None` if the program set those itself.
 pub(super) fn old_of(fd: i32, now: Params, known: &[Known]) -> Option<Params> {
-    let ours = |it: &Known| (it.old != it.new).then_some(it.old);
+    let original = |it: &Known| (it.old != it.new).then_some(it.old);
     let fits = || known.iter().filter(|it| it.new == now);
     // The same descriptor number in another thread's table.
     if let Some(same) = fits().find(|it| it.lost && it.fd == fd) {
-        return ours(same);
+        return original(same);
     }
-    if let Some(lost) = fits().filter(|it| it.lost).find_map(ours) {
+    if let Some(lost) = fits().filter(|it| it.lost).find_map(original) {
         return Some(lost);
     }
     // No context that was set is missing: this may be a second descriptor of one.
-    if fits().any(|it| ours(it).is_none()) { None } else { fits().find_map(ours) }
+    if fits().any(|it| original(it).is_none()) { None } else { fits().find_map(original) }
 }
 
 /// Puts back the contexts of a process that are at none of the places in `changes`. `changes` holds everything known

@@ -102,7 +102,7 @@ pub fn run<R: Recorder>(
     command: &mut Command,
     attachment: &mut Attachment<R>,
     signals: &Signals,
-    tell: &mut dyn FnMut(RunEvent<'_>),
+    on_event: &mut dyn FnMut(RunEvent<'_>),
 ) -> Result<Exit, RunError> {
     set_child_subreaper(Pid::from_raw(1))
         .map_err(|errno| RunError::System { what: "becoming a subreaper", source: errno.into() })?;
@@ -123,7 +123,7 @@ pub fn run<R: Recorder>(
     loop {
         if Instant::now() >= next {
             let look = attachment.scan();
-            look.events.iter().for_each(|event| tell(RunEvent::Event(event)));
+            look.events.iter().for_each(|event| on_event(RunEvent::Event(event)));
             next = Instant::now() + look.wait;
         }
         match reap(program, &mut exit) {
@@ -132,28 +132,28 @@ pub fn run<R: Recorder>(
                 reported_remaining = true;
                 // Scan again, so that processes that have ended since are not counted.
                 let look = attachment.scan();
-                look.events.iter().for_each(|event| tell(RunEvent::Event(event)));
+                look.events.iter().for_each(|event| on_event(RunEvent::Event(event)));
                 next = Instant::now() + look.wait;
                 if attachment.processes() > 0 {
-                    tell(RunEvent::Remaining(attachment.processes()));
+                    on_event(RunEvent::Remaining(attachment.processes()));
                 }
             }
             Children::Some => {}
         }
         let until = forwarding.next().map_or(next, |decision| decision.min(next));
         let mut next_one = signals.wait(until.saturating_duration_since(Instant::now()));
-        while let Some(came) = next_one {
-            if came.signal != libc::SIGCHLD {
-                forwarding.hold(came, Instant::now());
+        while let Some(received) = next_one {
+            if received.signal != libc::SIGCHLD {
+                forwarding.hold(received, Instant::now());
             }
             next_one = signals.wait(Duration::ZERO);
         }
-        for (came, reached) in forwarding.decide(Instant::now()) {
-            pass_on(came, reached, program, exit.is_some(), attachment);
+        for (received, reached) in forwarding.decide(Instant::now()) {
+            pass_on(received, reached, program, exit.is_some(), attachment);
         }
     }
     let look = attachment.scan();
-    look.events.iter().for_each(|event| tell(RunEvent::Event(event)));
+    look.events.iter().for_each(|event| on_event(RunEvent::Event(event)));
     exit.ok_or_else(|| RunError::System {
         what: "waiting for the program",
         source: io::Error::other("its exit status was lost"),
@@ -167,14 +167,14 @@ pub fn keep<R: Recorder>(
     attachment: &mut Attachment<R>,
     limit: Option<Duration>,
     signals: &Signals,
-    tell: &mut dyn FnMut(&Event),
+    on_event: &mut dyn FnMut(&Event),
     stopped: &mut dyn FnMut(),
 ) -> Ended {
     let mut reported_stop = false;
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     loop {
         let look = attachment.scan();
-        look.events.iter().for_each(&mut *tell);
+        look.events.iter().for_each(&mut *on_event);
         if attachment.processes() == 0 {
             return Ended::Processes;
         }
@@ -183,7 +183,7 @@ pub fn keep<R: Recorder>(
             return Ended::Time;
         }
         let wait = left.map_or(look.wait, |left| left.min(look.wait));
-        match signals.wait(wait).map(|came| came.signal) {
+        match signals.wait(wait).map(|received| received.signal) {
             Some(Signals::STOP) if reported_stop => {}
             Some(Signals::STOP) => {
                 reported_stop = true;
@@ -253,13 +253,13 @@ fn stop_with(status: WaitStatus) {
 /// Passes a signal on to the program or, once it has ended, to the remaining processes. Skips those that the
 /// signal has already reached.
 fn pass_on<R: Recorder>(
-    came: ReceivedSignal,
+    received: ReceivedSignal,
     reached: Reached,
     program: Pid,
     ended: bool,
     attachment: &Attachment<R>,
 ) {
-    let Some(signal) = Signal::from_named_raw(came.signal) else { return };
+    let Some(signal) = Signal::from_named_raw(received.signal) else { return };
     if !ended {
         // The program has not been reaped yet, so its process ID cannot have been reused.
         if !reached.has(program) {

@@ -104,9 +104,9 @@ impl Witness {
                 [0, answer, _] if answer == self.asked => return Ok(()),
                 [0, ..] => {}
                 [signal, code, sender] => {
-                    let came = ReceivedSignal { signal, code, sender };
-                    if !self.got.iter().any(|(got, _)| *got == came) {
-                        self.got.push((came, Instant::now()));
+                    let received = ReceivedSignal { signal, code, sender };
+                    if !self.got.iter().any(|(got, _)| *got == received) {
+                        self.got.push((received, Instant::now()));
                     }
                 }
             }
@@ -114,9 +114,9 @@ impl Witness {
     }
 
     /// Whether the witness reported this signal from the same sender. Consumes the report.
-    pub(super) fn claim(&mut self, came: ReceivedSignal) -> bool {
+    pub(super) fn claim(&mut self, received: ReceivedSignal) -> bool {
         let before = self.got.len();
-        self.got.retain(|(got, _)| *got != came);
+        self.got.retain(|(got, _)| *got != received);
         self.got.len() < before
     }
 }
@@ -156,8 +156,8 @@ impl Child<'_> {
         loop {
             let mut question = [0; 4];
             (&self.socket).read_exact(&mut question)?;
-            while let Some(came) = self.signals.wait(Duration::ZERO) {
-                self.report([came.signal, came.code, came.sender])?;
+            while let Some(received) = self.signals.wait(Duration::ZERO) {
+                self.report([received.signal, received.code, received.sender])?;
             }
             self.report([0, i32::from_ne_bytes(question), 0])?;
         }
@@ -208,7 +208,7 @@ mod tests {
 
     use super::*;
 
-    fn came(signal: i32) -> ReceivedSignal {
+    fn received(signal: i32) -> ReceivedSignal {
         ReceivedSignal { signal, code: libc::SI_USER, sender: getpid().as_raw_nonzero().get() }
     }
 
@@ -217,18 +217,18 @@ mod tests {
         let signals = Signals::block(&[libc::SIGUSR1, libc::SIGUSR2]).unwrap();
         let mut witness = Witness::start(Place::Group, &signals).unwrap();
         witness.ask().unwrap();
-        assert!(!witness.claim(came(libc::SIGUSR1)));
+        assert!(!witness.claim(received(libc::SIGUSR1)));
         kill_process(witness.pid, Signal::USR1).unwrap();
         kill_process(witness.pid, Signal::USR2).unwrap();
         witness.ask().unwrap();
         assert!(
-            !witness.claim(ReceivedSignal { sender: 1, ..came(libc::SIGUSR1) }),
+            !witness.claim(ReceivedSignal { sender: 1, ..received(libc::SIGUSR1) }),
             "somebody else's"
         );
-        assert!(witness.claim(came(libc::SIGUSR1)));
-        assert!(!witness.claim(came(libc::SIGUSR1)), "it was taken");
+        assert!(witness.claim(received(libc::SIGUSR1)));
+        assert!(!witness.claim(received(libc::SIGUSR1)), "it was taken");
         witness.ask().unwrap();
-        assert!(witness.claim(came(libc::SIGUSR2)), "it is kept until it is asked for");
+        assert!(witness.claim(received(libc::SIGUSR2)), "it is kept until it is asked for");
     }
 
     #[test]

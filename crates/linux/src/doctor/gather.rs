@@ -172,8 +172,8 @@ pub fn gather(request: &Request) -> Result<Vec<Facts>, DoctorError> {
 /// Opens a process and its descendants, if it is in this network namespace.
 fn named(pid: i32) -> Result<Vec<Process>, DoctorError> {
     let process = Process::open(pid)?;
-    if let (Ok(theirs), Ok(own)) = (process.network_namespace(), Namespace::identity())
-        && theirs != own.inode
+    if let (Ok(inode), Ok(own)) = (process.network_namespace(), Namespace::identity())
+        && inode != own.inode
     {
         return Err(DoctorError::OtherNamespace { pid });
     }
@@ -200,9 +200,9 @@ fn devices(
         let mut owners = device.napis.iter().flat_map(|napi| owners.of(napi.id));
         owners.any(|owner| pids.contains(&owner.pid))
     };
-    let theirs: Vec<Device> = all.iter().filter(|it| owned(it)).cloned().collect();
-    if !theirs.is_empty() {
-        return Ok(theirs);
+    let with_sockets: Vec<Device> = all.iter().filter(|it| owned(it)).cloned().collect();
+    if !with_sockets.is_empty() {
+        return Ok(with_sockets);
     }
     // Devices with instances; failing that, those that could have some.
     let with = |wanted: fn(&Device) -> bool| -> Vec<Device> {
@@ -262,11 +262,11 @@ fn others(device: &Device, programs: &[Program], owners: &Owners) -> Known<Vec<O
         let epolls = program.epolls.as_deref().unwrap_or_default();
         epolls.iter().any(|epoll| epoll.params.as_ref().is_ok_and(|it| it.enabled()))
     };
-    let theirs: BTreeSet<i32> =
+    let examined: BTreeSet<i32> =
         programs.iter().filter(|it| asks(it) || programs.len() == 1).map(|it| it.pid).collect();
     let mut others: BTreeMap<i32, Other> = BTreeMap::new();
     for napi in &device.napis {
-        for owner in owners.of(napi.id).iter().filter(|owner| !theirs.contains(&owner.pid)) {
+        for owner in owners.of(napi.id).iter().filter(|owner| !examined.contains(&owner.pid)) {
             let (pid, comm) = (owner.pid, owner.comm.clone());
             let other = others.entry(pid).or_insert(Other { pid, comm, napi_ids: BTreeSet::new() });
             other.napi_ids.insert(napi.id);

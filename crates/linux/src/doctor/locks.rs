@@ -35,7 +35,7 @@ impl Facts {
     /// Why some fixes would be refused now, and what to do first.
     pub(super) fn in_the_way(&self, fixes: &[Fix]) -> Option<String> {
         let Locks { device, programs, keeper, .. } = &self.locks;
-        let told = |what: String, holder: &Holder| {
+        let sentence = |what: String, holder: &Holder| {
             let first = if *keeper == Some(holder.pid) {
                 "change its wish instead (napkin keep --list), or stop it first"
             } else {
@@ -45,10 +45,10 @@ impl Facts {
         };
         let on_device = fixes.iter().any(Fix::takes_device);
         let device = device.as_ref().filter(|_| on_device);
-        let device = device.map(|holder| told(self.device.ifname.clone(), holder));
+        let device = device.map(|holder| sentence(self.device.ifname.clone(), holder));
         let pids: BTreeSet<i32> = fixes.iter().filter_map(Fix::takes_process).collect();
         let programs = pids.into_iter().filter_map(|pid| Some((pid, programs.get(&pid)?)));
-        let programs = programs.map(|(pid, holder)| told(format!("process {pid}"), holder));
+        let programs = programs.map(|(pid, holder)| sentence(format!("process {pid}"), holder));
         let all: Vec<String> = device.into_iter().chain(programs).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }

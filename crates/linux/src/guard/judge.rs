@@ -90,8 +90,8 @@ impl Judge {
     }
 
     /// Drops the state of all instances but these.
-    pub(super) fn keep(&mut self, there: impl Fn(u32) -> bool) {
-        self.seen.retain(|napi_id, _| there(*napi_id));
+    pub(super) fn keep(&mut self, is_present: impl Fn(u32) -> bool) {
+        self.seen.retain(|napi_id, _| is_present(*napi_id));
     }
 
     /// Drops the state of an instance whose settings have changed.

@@ -54,7 +54,7 @@ pub(super) struct Watch {
 
 struct Ended {
     suspension: Suspension,
-    again: Option<Instant>,
+    retry_at: Option<Instant>,
 }
 
 impl Watch {
@@ -114,7 +114,7 @@ impl Watch {
         self.listed = Instant::now();
         // Listed again next time; the old list is still mostly valid.
         let Ok(napis) = self.netdev.napis(self.options.only) else { return };
-        let there: BTreeSet<u32> = napis.iter().map(|napi| napi.id).collect();
+        let present: BTreeSet<u32> = napis.iter().map(|napi| napi.id).collect();
         let suspended = napis.into_iter().filter(|napi| napi.settings.policy().suspends());
         let timeout = |ns: Option<u64>| Duration::from_nanos(ns.unwrap_or(0));
         let listed: BTreeMap<u32, (u32, Duration)> = suspended
@@ -125,9 +125,9 @@ impl Watch {
                 self.judge.forget(*napi_id);
             }
         }
-        self.judge.keep(|napi_id| there.contains(&napi_id));
-        self.times.retain(|napi_id, _| there.contains(napi_id));
-        self.failing.retain(|napi_id, _| there.contains(napi_id));
+        self.judge.keep(|napi_id| present.contains(&napi_id));
+        self.times.retain(|napi_id, _| present.contains(napi_id));
+        self.failing.retain(|napi_id, _| present.contains(napi_id));
         self.watched = listed;
     }
 
@@ -181,8 +181,8 @@ impl Watch {
         let again = self.options.again.pause(*times);
         *times = times.saturating_add(1);
         self.report(Message::Ended { suspension: suspension.clone(), silent, again });
-        let again = again.and_then(|pause| Instant::now().checked_add(pause));
-        self.ended.insert(napi_id, Ended { suspension, again });
+        let retry_at = again.and_then(|pause| Instant::now().checked_add(pause));
+        self.ended.insert(napi_id, Ended { suspension, retry_at });
     }
 
     /// Reports once that an instance's suspension could not be ended. Waits a while if another napkin holds the
@@ -205,7 +205,7 @@ impl Watch {
 
     /// Restores the suspensions whose pause is over.
     fn try_again(&mut self, now: Instant) {
-        let due = |ended: &Ended| ended.again.is_some_and(|at| at <= now);
+        let due = |ended: &Ended| ended.retry_at.is_some_and(|at| at <= now);
         let due: Vec<u32> =
             self.ended.iter().filter(|(_, it)| due(it)).map(|(napi_id, _)| *napi_id).collect();
         for napi_id in due {
@@ -219,8 +219,8 @@ impl Watch {
                 // Another program has set it since, or it is gone.
                 Ok(false) => {}
                 Err(_) => {
-                    let again = now.checked_add(LIST_EVERY);
-                    self.ended.insert(napi_id, Ended { suspension, again });
+                    let retry_at = now.checked_add(LIST_EVERY);
+                    self.ended.insert(napi_id, Ended { suspension, retry_at });
                     self.ended_ids().insert(napi_id);
                     continue;
                 }

@@ -248,8 +248,9 @@ fn entries(record: &Record) -> impl Iterator<Item = Entry> {
     // A record that is only remembered has that line already.
     let first = (record.written_down && !record.is_remembered()).then_some(&record.before);
     // A value that a policy found in place and wants is marked by a line from that value to itself.
-    let again = |it: &&Value| **it != record.set && record.confirmed.as_ref() == Some(*it);
-    let earlier = record.earlier.iter().flat_map(|it| [Some(it), Some(it).filter(again)]).flatten();
+    let reconfirmed = |it: &&Value| **it != record.set && record.confirmed.as_ref() == Some(*it);
+    let earlier =
+        record.earlier.iter().flat_map(|it| [Some(it), Some(it).filter(reconfirmed)]).flatten();
     let confirmed = record.is_confirmed() && record.earlier.last() != Some(&record.set);
     let values = first.into_iter().chain([&record.before]).chain(earlier).chain([&record.set]);
     let values: Vec<&Value> = values.chain(confirmed.then_some(&record.set)).collect();

@@ -52,9 +52,9 @@ impl Lock {
             Err(JournalError::Io { source, .. }) if is_full(&source) => {}
             taken => return taken,
         }
-        let there = |path: &Path| log::options().read(true).open(path);
+        let open = |path: &Path| log::options().read(true).open(path);
         // Another napkin may hold a lock file that was created before.
-        let made_before = || match Lock::of(&path, what, || there(&path), false) {
+        let made_before = || match Lock::of(&path, what, || open(&path), false) {
             Err(JournalError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
                 Ok(None)
             }
@@ -63,7 +63,7 @@ impl Lock {
         if let Some(lock) = made_before()? {
             return Ok(lock);
         }
-        let lock = Lock::of(journal, what, || there(journal), true)?;
+        let lock = Lock::of(journal, what, || open(journal), true)?;
         // Or one that was created meanwhile. From here on [`Lock::of`] refuses a lock file while the journal is
         // locked.
         made_before()?;
@@ -93,9 +93,9 @@ impl Lock {
                 Err(errno) => return Err(failed(errno.into())),
             }
             // The last holder may have removed the file between our opening and our locking it.
-            let ours = file.metadata().map_err(failed)?;
+            let own = file.metadata().map_err(failed)?;
             match fs::symlink_metadata(path) {
-                Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {}
+                Ok(on_disk) if (on_disk.dev(), on_disk.ino()) == (own.dev(), own.ino()) => {}
                 _ => continue,
             }
             if !journal && is_locked(&path.with_extension("journal")) {
@@ -108,8 +108,8 @@ impl Lock {
             if !journal {
                 let text = serde_json::to_vec(&Holder::here()).unwrap_or_default();
                 // On a full disk the holder is not recorded; the lock holds all the same.
-                let told = fault::space().and_then(|()| file.set_len(0));
-                let _ = told.and_then(|()| file.write_all(&text));
+                let emptied = fault::space().and_then(|()| file.set_len(0));
+                let _ = emptied.and_then(|()| file.write_all(&text));
             }
             return Ok(Lock { path: path.to_owned(), journal, file });
         }
@@ -126,8 +126,8 @@ fn make(path: &Path) -> io::Result<File> {
 /// Whether a journal is locked in place of a lock file.
 fn is_locked(journal: &Path) -> bool {
     let look = |file| flock(&file, FlockOperation::NonBlockingLockShared);
-    let there = log::options().read(true).open(journal);
-    there.is_ok_and(|file: File| look(file) == Err(Errno::WOULDBLOCK))
+    let opened = log::options().read(true).open(journal);
+    opened.is_ok_and(|file: File| look(file) == Err(Errno::WOULDBLOCK))
 }
 
 /// Whether the error means that no file can be created.

@@ -79,7 +79,7 @@ impl Header {
 
     /// Whether it is known to belong to another PID namespace than this process.
     pub(super) fn is_of_other_pid_namespace(&self) -> bool {
-        let other = |theirs: u64| pid_namespace().is_some_and(|ours| ours != theirs);
+        let other = |recorded: u64| pid_namespace().is_some_and(|own| own != recorded);
         self.pid_namespace.is_some_and(other)
     }
 }

@@ -127,16 +127,16 @@ mod tests {
 
     #[test]
     fn this_namespace_is_never_said_to_be_gone_nor_one_that_nobody_has_to_live() {
-        let here = Namespace::identity().expect("procfs");
+        let own = Namespace::identity().expect("procfs");
         let mut live = LiveNamespaces::default();
-        assert_ne!(live.contains(&here), Some(false));
+        assert_ne!(live.contains(&own), Some(false));
         assert_ne!(live.contains(&Identity { cookie: None, inode: 1 }), Some(true));
     }
 
     #[test]
     fn our_own_pid_namespace_has_not_ended() {
-        let ours = fs::read_link("/proc/self/ns/pid").expect("procfs");
-        let number = ours.to_str().and_then(|it| it.strip_prefix("pid:[")?.strip_suffix(']'));
+        let link = fs::read_link("/proc/self/ns/pid").expect("procfs");
+        let number = link.to_str().and_then(|it| it.strip_prefix("pid:[")?.strip_suffix(']'));
         assert!(!pid_namespace_ended(number.expect("a name").parse().expect("a number")));
     }
 }

@@ -126,7 +126,9 @@ impl ProcessJournal {
         // The kernel does not report a socket's budget.
         let seen = |options: SocketOptions| SocketOptions { busy_poll_budget: None, ..options };
         let set = |earlier: &ProcessChange| match earlier.what {
-            What::Socket { new: theirs, .. } => earlier.is_change() && seen(theirs) == seen(new),
+            What::Socket { new: earlier_options, .. } => {
+                earlier.is_change() && seen(earlier_options) == seen(new)
+            }
             _ => false,
         };
         !change.is_change() && self.earlier.iter().any(set)

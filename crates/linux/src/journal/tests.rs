@@ -145,9 +145,9 @@ fn a_file_cut_anywhere_tells_of_what_was_complete_and_goes_on_from_there() {
         let complete = ends.iter().filter(|end| **end <= cut).count().saturating_sub(1);
         assert_eq!(journal.records(), &all.records()[..complete], "cut at {cut}");
         journal.before(&spot(9), &Value::Number(1), &Value::Number(2)).expect("written");
-        let again = home.store().device(7, "va", None).expect("nothing is spoilt");
-        assert_eq!(again.records(), journal.records(), "cut at {cut}");
-        assert_eq!(again.records().len(), complete + 1, "cut at {cut}");
+        let reread = home.store().device(7, "va", None).expect("nothing is spoilt");
+        assert_eq!(reread.records(), journal.records(), "cut at {cut}");
+        assert_eq!(reread.records().len(), complete + 1, "cut at {cut}");
     }
 }
 
@@ -211,10 +211,10 @@ fn a_file_does_not_grow_with_what_is_repeated() {
     }
     let length = fs::metadata(home.file()).expect("there").len();
     assert!(length < 8_000, "{length} bytes");
-    let again = home.store().device(7, "va", None).expect("readable");
-    assert_eq!(again.records().len(), 4);
-    assert!(again.records().iter().all(|it| it.before == Value::Number(0)));
-    assert!(again.records().iter().all(|it| it.set == Value::Number(500 % 3)));
+    let reread = home.store().device(7, "va", None).expect("readable");
+    assert_eq!(reread.records().len(), 4);
+    assert!(reread.records().iter().all(|it| it.before == Value::Number(0)));
+    assert!(reread.records().iter().all(|it| it.set == Value::Number(500 % 3)));
 }
 
 fn epoll(fd: i32, old: u32, new: u32) -> ProcessChange {
@@ -237,9 +237,9 @@ fn a_process_s_changes_are_told_from_the_last_set_to_the_first_before() {
     let found = home.elsewhere("this boot", 9).survey().expect("readable");
     let [Found::Process(journal)] = &found[..] else { panic!("{found:?}") };
     assert_eq!(journal.records(), [vec![epoll(5, 0, 20), epoll(5, 0, 10)], vec![epoll(6, 1, 10)]]);
-    let again = home.elsewhere("this boot", 9).process(4_194_305, 5).expect("readable");
-    assert_eq!(again.records(), journal.records());
-    assert_eq!(again.process(), (4_194_305, 5));
+    let reread = home.elsewhere("this boot", 9).process(4_194_305, 5).expect("readable");
+    assert_eq!(reread.records(), journal.records());
+    assert_eq!(reread.process(), (4_194_305, 5));
     let mut recorder = home.store().recorder();
     recorder.before(&epoll(7, 0, 10)).expect("written");
     recorder.finished(4_194_305, 5).expect("removed");
@@ -248,7 +248,7 @@ fn a_process_s_changes_are_told_from_the_last_set_to_the_first_before() {
 
 #[test]
 fn two_contexts_that_had_one_descriptor_are_not_taken_for_one() {
-    let told = |changes: &[ProcessChange]| {
+    let records = |changes: &[ProcessChange]| {
         let home = Home::new();
         let mut recorder = home.store().recorder();
         changes.iter().for_each(|change| recorder.before(change).expect("written"));
@@ -257,11 +257,11 @@ fn two_contexts_that_had_one_descriptor_are_not_taken_for_one() {
     };
     // The first context was closed, and the next had parameters of its own.
     let second = [epoll(5, 0, 10), epoll(5, 7, 10)];
-    assert_eq!(told(&second), [vec![epoll(5, 7, 10)]]);
+    assert_eq!(records(&second), [vec![epoll(5, 7, 10)]]);
     let set_again = [&second[..], &[epoll(5, 10, 20)]].concat();
-    assert_eq!(told(&set_again), [vec![epoll(5, 7, 20), epoll(5, 7, 10)]]);
+    assert_eq!(records(&set_again), [vec![epoll(5, 7, 20), epoll(5, 7, 10)]]);
     // The program itself had set the first one to the same value.
-    assert_eq!(told(&[epoll(5, 10, 10), epoll(5, 0, 10)]), [vec![epoll(5, 0, 10)]]);
+    assert_eq!(records(&[epoll(5, 10, 10), epoll(5, 0, 10)]), [vec![epoll(5, 0, 10)]]);
 }
 
 #[test]
@@ -283,8 +283,8 @@ fn a_process_s_sockets_and_threads_are_told_from_the_first_before_as_well() {
     }
     drop(recorder);
     let journal = home.store().process(4_194_305, 5).expect("readable");
-    let told = journal.records();
-    assert_eq!(told, [vec![socket(1, 3), socket(1, 2)], vec![cpus(1, 3), cpus(1, 2)]]);
+    let records = journal.records();
+    assert_eq!(records, [vec![socket(1, 3), socket(1, 2)], vec![cpus(1, 3), cpus(1, 2)]]);
 }
 
 #[test]
@@ -299,13 +299,13 @@ fn a_socket_of_the_program_s_own_is_written_down_unless_it_may_be_an_earlier_run
         let mut recorder = home.store().recorder();
         changes.iter().for_each(|change| recorder.before(change).expect("written"));
     };
-    let told = || home.store().process(4_194_305, 5).expect("readable").records();
+    let records = || home.store().process(4_194_305, 5).expect("readable").records();
     run(&[of(77, 0, 10), of(78, 10, 10)]);
-    assert_eq!(told(), [vec![of(77, 0, 10)], vec![of(78, 10, 10)]]);
-    assert!(!told()[1][0].is_change());
+    assert_eq!(records(), [vec![of(77, 0, 10)], vec![of(78, 10, 10)]]);
+    assert!(!records()[1][0].is_change());
     // Since then the first may have passed its options on to another.
     run(&[of(78, 10, 10), of(79, 10, 10), of(80, 20, 20)]);
-    assert_eq!(told(), [vec![of(77, 0, 10)], vec![of(78, 10, 10)], vec![of(80, 20, 20)]]);
+    assert_eq!(records(), [vec![of(77, 0, 10)], vec![of(78, 10, 10)], vec![of(80, 20, 20)]]);
 }
 
 #[test]
@@ -367,8 +367,8 @@ fn a_file_grows_no_longer_than_it_is_read() {
         journal.before(&Spot { place, napi_id: None }, &cpus, &Value::Number(0)).err()
     });
     assert!(matches!(error, Some(JournalError::Full { .. })), "{error:?}");
-    let again = home.store().device(7, "va", None).expect("still readable");
-    assert_eq!(again.records(), journal.records());
+    let reread = home.store().device(7, "va", None).expect("still readable");
+    assert_eq!(reread.records(), journal.records());
 }
 
 #[test]
@@ -399,7 +399,7 @@ fn what_an_earlier_run_left_in_a_process_that_lives_is_kept_until_it_is_closed()
     };
     let left = of(fd, inode);
     // A first run is killed; a second one changes another descriptor, puts that back, and ends.
-    let again = || {
+    let reread = || {
         let mut recorder = home.store().recorder();
         recorder.before(&of(1_000_000, 7)).expect("written");
         recorder.finished(pid, 5).expect("written");
@@ -407,11 +407,11 @@ fn what_an_earlier_run_left_in_a_process_that_lives_is_kept_until_it_is_closed()
     let mut first = home.store().recorder();
     first.before(&left).expect("written");
     drop(first);
-    again();
+    reread();
     let kept = home.store().process(pid, 5).expect("readable").records();
     assert_eq!(kept, [vec![left]], "napkin restore has to know of it");
     drop(socket);
-    again();
+    reread();
     assert_eq!(fs::read_dir(&home.0).expect("there").count(), 0, "nothing is left to put back");
 }
 

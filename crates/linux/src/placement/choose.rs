@@ -136,8 +136,8 @@ mod tests {
             let on = within.as_ref().is_none_or(|it| it.iter().any(|cpu| *cpu < 8));
             prop_assert_eq!(first.len(), if on { now.len() } else { 0 });
             let then: Vec<Option<usize>> = first.iter().copied().map(Some).collect();
-            let again = choose(&host(), &Wanted { now: &then, ..wanted });
-            prop_assert_eq!(again, first);
+            let second = choose(&host(), &Wanted { now: &then, ..wanted });
+            prop_assert_eq!(second, first);
         }
     }
 }

@@ -45,8 +45,8 @@ impl Irqbalance {
         all.sort_unstable();
         all.dedup();
         let taken = self.leave_alone(&all).and_then(|()| {
-            let there = banned(&self.ask("setup")?);
-            match irqs.iter().all(|irq| there.contains(irq)) {
+            let banned_irqs = banned(&self.ask("setup")?);
+            match irqs.iter().all(|irq| banned_irqs.contains(irq)) {
                 true => Ok(before.clone()),
                 false => Err(io::Error::other("it did not take the command")),
             }

@@ -123,8 +123,8 @@ impl Placement {
     /// Whether everything is on its CPU already.
     pub fn done(&self) -> bool {
         self.rows.iter().all(|row| {
-            let here = [row.cpu];
-            let at_home = |cpus: &[usize]| cpus == here;
+            let home = [row.cpu];
+            let at_home = |cpus: &[usize]| cpus == home;
             row.irq.iter().all(|it| at_home(&it.cpus))
                 && row.thread.iter().all(|it| at_home(&it.cpus))
                 && row.workers.iter().all(|it| at_home(&it.cpus))

@@ -62,12 +62,12 @@ fn contradiction(who: &str, unit: &str, affinity: &Affinity, planned: &[usize]) 
     (!outside.is_empty()).then(|| {
         let (file, line) = (affinity.file.display(), affinity.line);
         let list = |cpus: &[usize]| CpuList(cpus.to_vec()).to_string();
-        let here = list(&affinity.cpus);
-        let there = list(&outside);
+        let affinity_cpus = list(&affinity.cpus);
+        let outside_cpus = list(&outside);
         let plural = if outside.len() == 1 { "CPU" } else { "CPUs" };
         format!(
-            "{who}: {unit} has CPUAffinity={here} ({file}:{line}), and the plan has threads of it on {plural} \
-             {there}: the next start of the service puts them back on {here}; plan within (--cpus {here}), \
+            "{who}: {unit} has CPUAffinity={affinity_cpus} ({file}:{line}), and the plan has threads of it on {plural} \
+             {outside_cpus}: the next start of the service puts them back on {affinity_cpus}; plan within (--cpus {affinity_cpus}), \
              or change that line"
         )
     })
@@ -137,13 +137,13 @@ fn last(files: &[PathBuf], section: &str) -> Option<Affinity> {
     let mut found: Option<Affinity> = None;
     for file in files {
         let text = read_text(file, LONGEST).unwrap_or_default();
-        let mut here = false;
+        let mut in_section = false;
         for (at, line) in text.lines().enumerate() {
             let line = line.trim();
             if let Some(name) = line.strip_prefix('[').and_then(|it| it.strip_suffix(']')) {
-                here = name == section;
+                in_section = name == section;
             }
-            let Some((key, value)) = line.split_once('=').filter(|_| here) else { continue };
+            let Some((key, value)) = line.split_once('=').filter(|_| in_section) else { continue };
             if key.trim() != "CPUAffinity" {
                 continue;
             }
@@ -210,15 +210,15 @@ mod tests {
                 ("lib/systemd/system/e.service", "[Install]\nCPUAffinity=9\n"),
             ],
         );
-        let told = |unit| root.of(unit).expect(unit);
-        assert_eq!(told("a.service"), (vec![0, 1], "etc/systemd/system.conf:3".into()));
-        assert_eq!(told("b.service"), (vec![2, 3], "lib/systemd/system/b.service:2".into()));
+        let affinity = |unit| root.of(unit).expect(unit);
+        assert_eq!(affinity("a.service"), (vec![0, 1], "etc/systemd/system.conf:3".into()));
+        assert_eq!(affinity("b.service"), (vec![2, 3], "lib/systemd/system/b.service:2".into()));
         let both = (vec![2, 4, 6, 7], "etc/systemd/system/c.service.d/1.conf:3".into());
-        assert_eq!(told("c.service"), both);
-        assert_eq!(told("d@1.service"), (vec![1], "lib/systemd/system/d@.service:2".into()));
+        assert_eq!(affinity("c.service"), both);
+        assert_eq!(affinity("d@1.service"), (vec![1], "lib/systemd/system/d@.service:2".into()));
         let anew = (vec![5], "etc/systemd/system/d@2.service.d/x.conf:3".into());
-        assert_eq!(told("d@2.service"), anew);
-        assert_eq!(told("e.service").0, [0, 1], "no setting of a service");
+        assert_eq!(affinity("d@2.service"), anew);
+        assert_eq!(affinity("e.service").0, [0, 1], "no setting of a service");
     }
 
     #[test]
@@ -255,9 +255,9 @@ mod tests {
         let it = Affinity { cpus: vec![0, 1], file, line: 7 };
         assert_eq!(contradiction("web[8]", "web.service", &it, &[0, 1]), None);
         assert_eq!(contradiction("web[8]", "web.service", &it, &[]), None);
-        let said = contradiction("web[8]", "web.service", &it, &[1, 3]).expect("one is outside");
+        let message = contradiction("web[8]", "web.service", &it, &[1, 3]).expect("one is outside");
         for part in ["web[8]: web.service has CPUAffinity=0-1", "web.service:7)", "on CPU 3:"] {
-            assert!(said.contains(part), "{said}");
+            assert!(message.contains(part), "{message}");
         }
     }
 }

@@ -74,10 +74,10 @@ impl Group<'_> {
 /// Groups a device's instances with equal settings if there are many; `all` keeps each apart. Their
 /// interrupts, CPUs and programs may differ: the group has those of all.
 pub fn fold(device: &DeviceReport, all: bool) -> Vec<Group<'_>> {
-    let apart = all || device.napis.len() <= FOLDED_ABOVE;
+    let each_alone = all || device.napis.len() <= FOLDED_ABOVE;
     let mut groups: Vec<Group<'_>> = Vec::new();
     for napi in &device.napis {
-        let like = groups.iter_mut().find(|group| !apart && alike(group.napis[0], napi));
+        let like = groups.iter_mut().find(|group| !each_alone && alike(group.napis[0], napi));
         match like {
             Some(group) => group.napis.push(napi),
             None => groups.push(Group { napis: vec![napi] }),
@@ -164,7 +164,7 @@ mod tests {
         device.napis[0].owners = vec![program(7, 2), program(8, 1)];
         device.napis[1].owners = vec![program(8, 4)];
         let owners = fold(&device, false)[0].owners();
-        let told: Vec<_> = owners.iter().map(|it| (it.owner.pid, it.owner.sockets)).collect();
-        assert_eq!(told, [(8, 5), (7, 2)]);
+        let found: Vec<_> = owners.iter().map(|it| (it.owner.pid, it.owner.sockets)).collect();
+        assert_eq!(found, [(8, 5), (7, 2)]);
     }
 }

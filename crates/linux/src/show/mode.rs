@@ -62,10 +62,10 @@ pub fn mode(settings: &Settings, behind: &Behind) -> Mode {
     let candidates = candidates(settings);
     let exact = candidates.iter().filter(|(_, policy)| differences(settings, policy).is_empty());
     // If several policies have these settings, the programs decide between them; between equals, the first wins.
-    let told = exact
+    let best_fit = exact
         .filter_map(|candidate| Some((fit(&candidate.1, behind)?, candidate)))
         .reduce(|best, next| if next.0 > best.0 { next } else { best });
-    let (name, policy, differs) = match told {
+    let (name, policy, differs) = match best_fit {
         Some((_, (name, policy))) => (name.clone(), *policy, Vec::new()),
         None => nearest(settings, &candidates),
     };
@@ -256,14 +256,14 @@ mod tests {
         let note = "suspends only for programs that prefer busy polling: none seen";
         assert_eq!(alone("suspend20").notes, [note]);
         let unseen = Behind { unseen: 3, ..Behind::default() };
-        let told = mode(&settings("suspend20"), &unseen).notes;
-        assert_eq!(told, [format!("{note}, but 3 processes could not be looked at")]);
+        let notes = mode(&settings("suspend20"), &unseen).notes;
+        assert_eq!(notes, [format!("{note}, but 3 processes could not be looked at")]);
         assert_eq!(with_epoll("suspend20", 0, true).notes, Vec::<String>::new());
     }
 
     #[test]
     fn the_nearest_name_says_what_it_differs_in() {
-        for (text, told) in [
+        for (text, expected) in [
             ("suspend20,irq-suspend-timeout=10ms", "suspend20 but irq-suspend-timeout=10ms"),
             ("defer20,defer-hard-irqs=50", "defer20 but defer-hard-irqs=50"),
             ("defer20,threaded=enabled", "defer20 but threaded=enabled"),
@@ -272,7 +272,7 @@ mod tests {
             ("defer2,gro-flush-timeout=1500ns", "defer2 but gro-flush-timeout=1500ns"),
         ] {
             let mode = alone(text);
-            assert_eq!(mode.to_string(), told);
+            assert_eq!(mode.to_string(), expected);
             assert!(!mode.exact());
         }
     }

@@ -110,11 +110,11 @@ fn an_epoll_that_keeps_its_napi_id_is_refused_whatever_is_about_to_be_set() {
         let refusal = refused("fullbusy,epoll-keep-napi-id=on", &linux(6, 18), scope);
         assert_eq!((refusal.lacking, refusal.since), (Lacking::KeepNapiId, None), "{scope:?}");
         assert_eq!(refusal.nearest, "fullbusy", "{scope:?}");
-        let said = refusal.to_string();
+        let message = refusal.to_string();
         let why =
             "no Linux has an epoll that keeps its NAPI id after a busy poll that found nothing";
-        assert!(said.contains(why), "{said}");
-        assert!(said.ends_with("the nearest that this kernel can do is fullbusy"), "{said}");
+        assert!(message.contains(why), "{message}");
+        assert!(message.ends_with("the nearest that this kernel can do is fullbusy"), "{message}");
     }
 }
 
@@ -156,20 +156,23 @@ fn nobody_is_sent_to_a_command_that_refuses_as_well() {
     for minor in 0..=19 {
         let kernel = linux(6, minor);
         for preset in PRESETS {
-            let told = |scope| check(&preset.policy, &kernel, scope);
+            let checked = |scope| check(&preset.policy, &kernel, scope);
             for (from, to) in [(Scope::Device, Scope::Program), (Scope::Program, Scope::Device)] {
-                let Ok(warnings) = told(from) else { continue };
+                let Ok(warnings) = checked(from) else { continue };
                 let sent = warnings.iter().any(|warning| {
-                    let said = warning.to_string();
-                    said.contains("napkin run") || said.contains("napkin apply")
+                    let message = warning.to_string();
+                    message.contains("napkin run") || message.contains("napkin apply")
                 });
-                assert!(!sent || told(to).is_ok(), "6.{minor} {}: {warnings:?}", preset.name);
+                assert!(!sent || checked(to).is_ok(), "6.{minor} {}: {warnings:?}", preset.name);
             }
         }
     }
     let warned = check(&policy("suspend20"), &linux(6, 12), Scope::Program).expect("the program's");
-    let said = warned[0].to_string();
-    assert!(said.ends_with("lacks suspension of interrupts: Linux 6.13 has it first"), "{said}");
+    let message = warned[0].to_string();
+    assert!(
+        message.ends_with("lacks suspension of interrupts: Linux 6.13 has it first"),
+        "{message}"
+    );
 }
 
 #[test]

@@ -59,8 +59,8 @@ fn store(name: &str) -> (PathBuf, Store) {
     let directory = format!("napkin-attach-{}-{name}", std::process::id());
     let directory = std::env::temp_dir().join(directory);
     let boot = napkin_kernel::namespace::boot_id().expect("procfs");
-    let here = Namespace::identity().expect("procfs");
-    (directory.clone(), Store::at(directory, boot, here))
+    let own_namespace = Namespace::identity().expect("procfs");
+    (directory.clone(), Store::at(directory, boot, own_namespace))
 }
 
 const OFF: &str = "(0, 0, 0)";
@@ -271,7 +271,7 @@ fn contexts_of_a_program_whose_first_thread_ends_are_put_back() {
         program.ask("a = select.epoll(); b = select.epoll(); set_params(b, 0, 64, 1)");
         let (mut attachment, _) = attach(&program, "suspend20");
         attachment.scan();
-        program.tell(
+        program.send_line(
             "def go_on():\n\
              \x20   while os.path.exists(f'/proc/{os.getpid()}/fd/0'): time.sleep(0.001)\n\
              \x20   print('alone', flush=True)\n\
@@ -340,7 +340,7 @@ fn an_exec_is_survived() {
     let (mut attachment, notes) = attach(&program, "suspend20");
     attachment.scan();
     let process = Process::open(program.pid()).unwrap();
-    program.tell("os.execvp('sleep', ['sleep', '600'])");
+    program.send_line("os.execvp('sleep', ['sleep', '600'])");
     while process.comm().unwrap() != "sleep" {
         std::thread::yield_now();
     }
@@ -365,7 +365,7 @@ fn processes_that_come_and_go_leave_nothing_behind() {
     let (mut attachment, _) = attach(&program, "suspend20");
     attachment.scan();
     // Children that open contexts, exec and end as fast as possible, while the attachment looks.
-    program.tell(
+    program.send_line(
         "for round in range(300):\n\
          \x20   pid = os.fork()\n\
          \x20   if pid == 0:\n\

@@ -32,7 +32,7 @@ fn a_program_that_waits_in_another_way_is_said_to_have_nothing_to_pin() {
     let mut program = Program::start();
     program.ask("t = threading.Thread(target=threading.Event().wait, daemon=True); t.start()");
     // The first thread would read from its standard input, so it is kept busy with this.
-    program.tell("select.select([], [], [])");
+    program.send_line("select.select([], [], [])");
     let mut attachment = Attachment::new(plan("suspend20"), MemoryRecorder::default());
     attachment.pin_with(Box::new(|_: u32| panic!("nothing has an instance")));
     attachment.add(program.pid()).unwrap();

@@ -130,11 +130,11 @@ fn what_a_listener_hands_on_that_another_napkin_has_set_stays_when_this_one_ends
 
 #[test]
 fn restore_finds_what_a_listener_handed_on_after_the_napkin_that_set_it_had_died() {
-    for again in [false, true] {
+    for reattached in [false, true] {
         let (mut program, set) = start();
         program.ask("l = socket.create_server(('127.0.0.1', 0))");
         own(&mut program, "o", &set);
-        let (directory, store) = store(&format!("inherited-{again}"));
+        let (directory, store) = store(&format!("inherited-{reattached}"));
         let pid = program.pid();
         let look = || {
             let mut attachment = Attachment::new(plan("busypoll"), store.recorder());
@@ -146,7 +146,7 @@ fn restore_finds_what_a_listener_handed_on_after_the_napkin_that_set_it_had_died
         look();
         program.ask("c = socket.create_connection(l.getsockname()); s = l.accept()[0]");
         assert_eq!(program.ask("answer = options(s)"), set);
-        if again {
+        if reattached {
             // To this second one it looks as if the program had set the options.
             look();
         }
@@ -158,7 +158,11 @@ fn restore_finds_what_a_listener_handed_on_after_the_napkin_that_set_it_had_died
         }
         assert_eq!(program.ask("answer = options(o)"), set, "its own it keeps");
         assert!(restored.is_complete(), "{restored:?}");
-        assert_eq!(restored.processes[0].changes.len(), if again { 3 } else { 2 }, "{restored:?}");
+        assert_eq!(
+            restored.processes[0].changes.len(),
+            if reattached { 3 } else { 2 },
+            "{restored:?}"
+        );
         assert_eq!(std::fs::read_dir(&directory).expect("there").count(), 0);
         std::fs::remove_dir(directory).expect("it is empty");
     }

@@ -116,22 +116,23 @@ fn a_kernel_that_shows_no_instances_places_none() {
 #[test]
 fn what_is_different_is_told_with_whose_it_is() {
     let (mut backend, place) = (Fake::new(1), Home::new());
-    let told = |backend: &mut Fake| difference(backend, &place.store(), "va").expect("it is there");
-    assert_eq!(told(&mut backend), []);
+    let differences =
+        |backend: &mut Fake| difference(backend, &place.store(), "va").expect("it is there");
+    assert_eq!(differences(&mut backend), []);
     applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
-    let [first, second] = &told(&mut backend)[..] else { panic!("two") };
+    let [first, second] = &differences(&mut backend)[..] else { panic!("two") };
     assert_eq!((&first.place, &second.place), (&gro(), &napi(0, Setting::DeferHardIrqs)));
     let number = Value::Number;
     assert_eq!((&first.before, &first.set, first.foreign), (&number(0), &number(20_000), false));
     assert_eq!(first.now, Some(number(20_000)));
     backend.somebody_sets(&gro(), &number(50_000));
-    let now = told(&mut backend);
+    let now = differences(&mut backend);
     assert_eq!((now[0].foreign, &now[0].now, now[1].foreign), (true, &Some(number(50_000)), false));
     backend.somebody_sets(&gro(), &number(0));
-    assert_eq!(told(&mut backend).len(), 1, "it is as it was");
+    assert_eq!(differences(&mut backend).len(), 1, "it is as it was");
     backend.devices[0].napis.clear();
-    assert!(told(&mut backend).iter().all(|it| it.now.is_none() && !it.foreign));
-    assert_eq!(told(&mut backend).len(), 2, "they may come back");
+    assert!(differences(&mut backend).iter().all(|it| it.now.is_none() && !it.foreign));
+    assert_eq!(differences(&mut backend).len(), 2, "they may come back");
 }
 
 #[test]
@@ -140,17 +141,20 @@ fn what_is_different_by_a_journal_is_its_device_s_whatever_that_is_called() {
     applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
     let found = place.store().survey().expect("readable").pop();
     let Some(Found::Device(journal)) = found else { panic!("a device's") };
-    let told = |backend: &mut Fake| difference_of(backend, &journal).expect("it answers");
+    let differences = |backend: &mut Fake| difference_of(backend, &journal).expect("it answers");
     backend.devices[0].ifname = "renamed".into();
-    let (ifname, different) = told(&mut backend).expect("it is here");
+    let (ifname, different) = differences(&mut backend).expect("it is here");
     assert_eq!((ifname.as_str(), different.len()), ("renamed", 2));
     let identity = backend.identities.remove(&7).expect("it has one");
-    assert!(told(&mut backend).is_some(), "where nobody sees what a device is its number is it");
+    assert!(
+        differences(&mut backend).is_some(),
+        "where nobody sees what a device is its number is it"
+    );
     backend.identities.insert(7, identity + 1);
-    assert_eq!(told(&mut backend), None, "another has its number");
+    assert_eq!(differences(&mut backend), None, "another has its number");
     backend.devices[0].ifindex = 9;
     backend.identities.insert(9, identity);
-    assert!(told(&mut backend).is_some(), "it has another number");
+    assert!(differences(&mut backend).is_some(), "it has another number");
 }
 
 #[test]
@@ -158,8 +162,8 @@ fn what_went_with_a_thread_is_no_difference() {
     let (mut backend, place) = (Fake::new(1), Home::new());
     applied(&mut backend, &place.store(), "threaded", &placed()).expect("applied");
     backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(0));
-    let told = difference(&mut backend, &place.store(), "va").expect("it is there");
-    let places: Vec<_> = told.into_iter().map(|it| it.place).collect();
+    let differences = difference(&mut backend, &place.store(), "va").expect("it is there");
+    let places: Vec<_> = differences.into_iter().map(|it| it.place).collect();
     assert_eq!(places, [Place::IrqCpus(queue(0))]);
 }
 
@@ -256,8 +260,9 @@ fn what_is_not_there_or_still_written_down_is_not_said_to_be_back() {
     let (mut backend, place) = (Fake::new(1), Home::new());
     backend.after_write = Some((1, |backend| backend.devices[0].napis.clear()));
     let error = applied(&mut backend, &place.store(), "defer20", &plain()).expect_err("gone");
-    let told = "is not back, `napkin restore` tries again: gro-flush-timeout of va queue 0 is not";
-    assert!(error.to_string().contains(told), "{error}");
+    let expected =
+        "is not back, `napkin restore` tries again: gro-flush-timeout of va queue 0 is not";
+    assert!(error.to_string().contains(expected), "{error}");
 
     let (mut backend, place) = (Fake::new(1), Home::new());
     applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
@@ -380,9 +385,9 @@ fn what_was_changed_in_a_process_that_has_ended_went_with_it() {
     }
     drop(recorder);
     let dry = RestoreOptions { dry_run: true, ..RestoreOptions::default() };
-    let said = restore(&mut backend, &place.store(), &dry).expect("readable");
-    assert_eq!((said.processes[0].pid, said.processes[0].changes.len()), (pid, 2));
-    assert!(!said.is_empty() && !place.files().is_empty());
+    let dry_run = restore(&mut backend, &place.store(), &dry).expect("readable");
+    assert_eq!((dry_run.processes[0].pid, dry_run.processes[0].changes.len()), (pid, 2));
+    assert!(!dry_run.is_empty() && !place.files().is_empty());
     let restored = all_back(&mut backend, &place.store());
     let process = &restored.processes[0];
     assert_eq!((process.pid, process.gone, process.changes.len()), (pid, 2, 0));
@@ -422,21 +427,21 @@ fn a_process_of_another_pid_namespace_is_left_alone_unless_that_has_ended() {
     // With access to all processes, it is evident that the namespace has no process any more.
     let elsewhere = !pid_namespace_ended(1);
     // Older versions did not record it.
-    for (theirs, elsewhere) in [(r#","pid-namespace":1}"#, elsewhere), ("}", false)] {
+    for (namespace_field, elsewhere) in [(r#","pid-namespace":1}"#, elsewhere), ("}", false)] {
         place.store().recorder().before(&change).expect("written");
         let text = std::fs::read_to_string(&file).expect("written");
         let (header, lines) = text.split_once('\n').expect("a line");
-        let (subject, ours) = header.split_once(r#","pid-namespace":"#).expect("this one does");
-        assert!(ours.trim_end_matches('}').parse::<u64>().is_ok(), "{header}");
-        std::fs::write(&file, format!("{subject}{theirs}\n{lines}")).expect("written");
+        let (subject, own) = header.split_once(r#","pid-namespace":"#).expect("this one does");
+        assert!(own.trim_end_matches('}').parse::<u64>().is_ok(), "{header}");
+        std::fs::write(&file, format!("{subject}{namespace_field}\n{lines}")).expect("written");
         for dry_run in [true, false] {
             let options = RestoreOptions { dry_run, ..RestoreOptions::default() };
-            let told = restore(&mut backend, &place.store(), &options).expect("readable");
+            let restored = restore(&mut backend, &place.store(), &options).expect("readable");
             let left = [
                 "process 4194305: it is of another PID namespace: left alone; run napkin restore in \
                  that one, or give it up with --forget",
             ];
-            assert_eq!(told.processes[0].left, &left[..usize::from(elsewhere)]);
+            assert_eq!(restored.processes[0].left, &left[..usize::from(elsewhere)]);
             assert_eq!(file.exists(), elsewhere || dry_run);
         }
         let forget = RestoreOptions { forget: true, ..RestoreOptions::default() };
@@ -458,8 +463,8 @@ fn instances_of_the_same_queues_are_told_apart_by_their_number() {
     }
     let all: Vec<Instance> =
         Instance::all(&backend.devices[0]).into_iter().map(|(instance, _)| instance).collect();
-    let told: Vec<String> = all.iter().map(Instance::to_string).collect();
-    assert_eq!(told, ["queue 0", "queue 0 (instance 2)", "queue 0", "tx 0"]);
+    let names: Vec<String> = all.iter().map(Instance::to_string).collect();
+    assert_eq!(names, ["queue 0", "queue 0 (instance 2)", "queue 0", "tx 0"]);
     let written: Vec<_> =
         all.iter().map(|it| serde_json::to_string(it).expect("plain").contains("nth")).collect();
     assert_eq!(written, [false, true, false, false]);

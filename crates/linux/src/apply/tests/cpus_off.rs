@@ -62,8 +62,8 @@ fn an_interrupt_whose_cpu_has_gone_off_is_put_back_and_is_not_somebody_else_s() 
     goes_off(&mut backend);
     backend.off.clear();
     let restored = all_back(&mut backend, &store);
-    let told = restored.devices[0].foreign[0].to_string();
-    assert!(told.ends_with("(the kernel's doing, if CPU 3 was off meanwhile)"), "{told}");
+    let foreign = restored.devices[0].foreign[0].to_string();
+    assert!(foreign.ends_with("(the kernel's doing, if CPU 3 was off meanwhile)"), "{foreign}");
     backend.somebody_sets(&irq, &original[&(7, irq.clone())]);
     let mut hold = Temporary::apply(backend, &store, &request).expect("applied");
     goes_off(hold.backend());

@@ -142,7 +142,7 @@ proptest! {
         let (mut backend, place) = (if lived { configured_host() } else { Fake::new(2) }, Home::new());
         let store = place.store();
         let original = backend.everything();
-        let mut theirs: BTreeSet<Place> = BTreeSet::new();
+        let mut foreign_places: BTreeSet<Place> = BTreeSet::new();
         let mut values: BTreeSet<(Place, u64)> = BTreeSet::new();
         for event in events {
             match event {
@@ -157,7 +157,7 @@ proptest! {
                         None | Some(Ok(_)) => {}
                         Some(Err(ApplyError::Foreign { foreign })) => {
                             prop_assert!(!force);
-                            prop_assert!(!theirs.is_empty(), "{foreign:?}");
+                            prop_assert!(!foreign_places.is_empty(), "{foreign:?}");
                         }
                         Some(Err(error)) => prop_assert!(false, "{error}"),
                     }
@@ -166,11 +166,11 @@ proptest! {
                     let setting = Setting::ALL[setting];
                     let value = if setting == Setting::Threaded { value % 2 } else { value };
                     backend.somebody_sets(&napi(number, setting), &Value::Number(value));
-                    theirs.insert(napi(number, setting));
+                    foreign_places.insert(napi(number, setting));
                     values.insert((napi(number, setting), value));
                     if setting == Setting::Threaded {
-                        theirs.insert(Place::ThreadCpus(queue(number)));
-                        theirs.insert(Place::ThreadClass(queue(number)));
+                        foreign_places.insert(Place::ThreadCpus(queue(number)));
+                        foreign_places.insert(Place::ThreadClass(queue(number)));
                     }
                 }
                 Event::Restore { crash } => {
@@ -180,15 +180,15 @@ proptest! {
             }
         }
         let restored = all_back(&mut backend, &store);
-        prop_assert!(restored.is_complete() || !theirs.is_empty());
+        prop_assert!(restored.is_complete() || !foreign_places.is_empty());
         let now = backend.everything();
         for ((ifindex, place), value) in &original {
-            if *ifindex == 7 && theirs.contains(place) {
+            if *ifindex == 7 && foreign_places.contains(place) {
                 continue;
             }
             prop_assert_eq!(now.get(&(*ifindex, place.clone())), Some(value), "{:?}", place);
         }
-        for place in theirs.iter().filter(|place| matches!(place, Place::Napi(..))) {
+        for place in foreign_places.iter().filter(|place| matches!(place, Place::Napi(..))) {
             let Some(Value::Number(now)) = now.get(&(7, place.clone())) else { continue };
             let was = original[&(7, place.clone())] == Value::Number(*now);
             prop_assert!(was || values.contains(&(place.clone(), *now)), "{:?} is {}", place, now);

@@ -9,13 +9,16 @@ fn what_somebody_else_has_set_refuses_the_policy_that_would_change_it_and_no_oth
     let on = |cpu| Options { cpus: vec![cpu], ..plain() };
     applied(&mut backend, &place.store(), "defer20", &on(1)).expect("applied");
     // For example irqbalance.
-    let (irq, theirs) = (Place::IrqCpus(queue(0)), Value::Cpus(vec![2]));
-    backend.somebody_sets(&irq, &theirs);
+    let (irq, foreign) = (Place::IrqCpus(queue(0)), Value::Cpus(vec![2]));
+    backend.somebody_sets(&irq, &foreign);
     applied(&mut backend, &place.store(), "suspend20", &plain()).expect("it moves no interrupt");
     let refused = applied(&mut backend, &place.store(), "suspend20", &on(3)).expect_err("it would");
-    let said = refused.to_string();
-    assert!(said.contains("irq-cpus of va queue 0") && said.contains("--forget"), "{said}");
+    let message = refused.to_string();
+    assert!(
+        message.contains("irq-cpus of va queue 0") && message.contains("--forget"),
+        "{message}"
+    );
     let restored = all_back(&mut backend, &place.store());
     assert_eq!(restored.devices[0].foreign.len(), 1, "the journal has it all the same");
-    assert_eq!(backend.everything()[&(7, irq)], theirs);
+    assert_eq!(backend.everything()[&(7, irq)], foreign);
 }

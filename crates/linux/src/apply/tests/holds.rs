@@ -78,8 +78,11 @@ fn a_held_device_is_what_is_wanted_last_whatever_was_wanted_before() {
             kept(&keeper, &mut backend, *second, others).expect("set");
             let what = format!("{first:?} {options:?}, then {second:?} {others:?}");
             assert_eq!(backend.everything(), alone.everything(), "{what}");
-            let again = kept(&keeper, &mut backend, *second, others).expect("looked at");
-            assert!(again.changes.is_empty() && again.put_back.changes.is_empty(), "{what}");
+            let kept_again = kept(&keeper, &mut backend, *second, others).expect("looked at");
+            assert!(
+                kept_again.changes.is_empty() && kept_again.put_back.changes.is_empty(),
+                "{what}"
+            );
             let restored = keeper.restore(&mut backend).expect("put back");
             assert!(restored.is_complete(), "{what}: {restored:?}");
             assert_eq!(backend.everything(), original, "{what}");
@@ -99,9 +102,9 @@ fn a_held_device_is_set_again_and_what_was_first_is_still_known() {
     let set = backend.everything();
     let at = backend.look(Target::Name("va")).expect("there");
     backend.write(&at, &napi(1, Setting::DeferHardIrqs), &Value::Number(7)).expect("by somebody");
-    let told = kept(&keeper, &mut backend, Some("defer20"), &plain()).expect("set again");
-    assert_eq!(told.foreign.len(), 1, "{:?}", told.foreign);
-    assert_eq!((told.changes.len(), backend.everything()), (1, set));
+    let outcome = kept(&keeper, &mut backend, Some("defer20"), &plain()).expect("set again");
+    assert_eq!(outcome.foreign.len(), 1, "{:?}", outcome.foreign);
+    assert_eq!((outcome.changes.len(), backend.everything()), (1, set));
 
     // If the kernel refuses a change, the changes of that iteration are undone, and no others.
     let before = backend.everything();
@@ -129,8 +132,8 @@ fn a_thread_that_somebody_had_placed_is_so_again_after_a_wish_without_threads() 
         }
     };
     no_threads(&mut backend);
-    let told = kept(&keeper, &mut backend, Some("threaded"), &plain()).expect("set");
-    assert_eq!(told.put_back.changes.len(), 2, "{:?}", told.put_back);
+    let outcome = kept(&keeper, &mut backend, Some("threaded"), &plain()).expect("set");
+    assert_eq!(outcome.put_back.changes.len(), 2, "{:?}", outcome.put_back);
     assert_eq!(backend.everything().remove(&(7, cpus)), Some(Value::Cpus(vec![2])));
     no_threads(&mut backend);
     // A spinning thread does not become real-time.
@@ -165,8 +168,11 @@ fn a_thread_that_spins_at_once_is_where_somebody_had_placed_it_and_as_nice() {
     let (mut backend, _place, keeper, original) = begun();
     kept(&keeper, &mut backend, Some("threaded-busy-poll"), &plain()).expect("set");
     as_it_was(&mut backend);
-    let again = kept(&keeper, &mut backend, Some("threaded-busy-poll"), &plain()).expect("so");
-    assert!(again.changes.is_empty() && again.put_back.changes.is_empty(), "{again:?}");
+    let kept_again = kept(&keeper, &mut backend, Some("threaded-busy-poll"), &plain()).expect("so");
+    assert!(
+        kept_again.changes.is_empty() && kept_again.put_back.changes.is_empty(),
+        "{kept_again:?}"
+    );
     assert!(keeper.restore(&mut backend).expect("put back").is_complete());
     assert_eq!(backend.everything(), original);
     // Killed once the thread existed: the next one finds a fair thread.
@@ -183,8 +189,8 @@ fn what_the_kernel_does_not_take_back_is_tried_again() {
     let keeper = held(&mut backend, &place.store());
     kept(&keeper, &mut backend, Some("defer20"), &plain()).expect("set");
     backend.refuses_after = Some(backend.writes + 1);
-    let told = keeper.restore(&mut backend).expect("it answers");
-    assert_eq!((told.failed.len(), told.is_complete()), (1, false), "{told:?}");
+    let restored = keeper.restore(&mut backend).expect("it answers");
+    assert_eq!((restored.failed.len(), restored.is_complete()), (1, false), "{restored:?}");
     assert!(keeper.restore(&mut backend).expect("put back").is_complete());
     assert_eq!(backend.everything(), original);
     drop(keeper);
@@ -196,14 +202,14 @@ fn who_would_restore_what_a_keeper_holds_is_told_how_to_come_to_it() {
     let (mut backend, place) = (Fake::new(1), Home::new());
     let keeper = held(&mut backend, &place.store());
     kept(&keeper, &mut backend, Some("defer20"), &plain()).expect("set");
-    let told = |backend: &mut Fake| {
+    let refusal = |backend: &mut Fake| {
         let restoration = all_back(backend, &place.store());
         restoration.devices[0].refused.clone().expect("it is held")
     };
-    let other = told(&mut backend);
+    let other = refusal(&mut backend);
     assert!(other.contains("wait for it, or end it"), "{other}");
     let wishes = place.store().lock_keeper().expect("nobody has it");
-    let its = told(&mut backend);
+    let its = refusal(&mut backend);
     assert!(its.contains("systemctl stop napkin") && !its.contains("wait for it"), "{its}");
     drop((wishes, keeper));
     assert!(all_back(&mut backend, &place.store()).is_complete());

@@ -67,10 +67,12 @@ fn a_device_in_another_namespace_is_told_and_kept_until_it_is_back() {
     let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
     let mut hold = Temporary::apply(&mut backend, &place.store(), &request).expect("applied");
     let device = leaves(hold.backend());
-    let told = hold.put_back().expect("told");
+    let outcome = hold.put_back().expect("told");
     drop(hold);
-    assert!(!told.is_complete() && told.kept == 6, "{told:?}");
-    assert!(told.away.expect("not here").contains("nsenter --net=/proc/9/ns/net napkin restore"));
+    assert!(!outcome.is_complete() && outcome.kept == 6, "{outcome:?}");
+    assert!(
+        outcome.away.expect("not here").contains("nsenter --net=/proc/9/ns/net napkin restore")
+    );
     // Without the right to search other namespaces, a device is not taken for gone.
     for elsewhere in [backend.elsewhere.clone(), Whereabouts::Unknown] {
         backend.elsewhere = elsewhere;
@@ -94,9 +96,9 @@ fn restore_in_the_namespace_in_which_it_is_now_puts_it_back() {
         let device = leaves(&mut backend);
         returns(&mut backend, device, 3);
         let namespace = Identity { cookie: Some(2), inode: 2 };
-        let there = Store::at(place.0.to_path_buf(), "this boot".into(), namespace);
+        let peer_store = Store::at(place.0.to_path_buf(), "this boot".into(), namespace);
         let options = RestoreOptions { ifname: named, ..RestoreOptions::default() };
-        let restored = restore(&mut backend, &there, &options).expect("readable");
+        let restored = restore(&mut backend, &peer_store, &options).expect("readable");
         assert!(restored.is_complete() && !restored.is_empty(), "{restored:?}");
         assert_eq!(backend.everything().into_values().collect::<Vec<_>>(), original);
         assert_eq!(place.files(), [""; 0]);
@@ -110,11 +112,11 @@ fn the_end_of_its_namespace_is_not_the_end_of_a_device() {
     leaves(&mut backend);
     // The original namespace, inode 1, has no process: with access to all processes it counts as ended.
     let namespace = Identity { cookie: Some(2), inode: 2 };
-    let there = Store::at(place.0.to_path_buf(), "this boot".into(), namespace);
+    let peer_store = Store::at(place.0.to_path_buf(), "this boot".into(), namespace);
     for elsewhere in [backend.elsewhere.clone(), Whereabouts::Unknown] {
         backend.elsewhere = elsewhere;
-        let told = all_back(&mut backend, &there);
-        assert!(matches!(&told.also[..], [OtherJournal::OtherNamespace { .. }]), "{told:?}");
+        let outcome = all_back(&mut backend, &peer_store);
+        assert!(matches!(&outcome.also[..], [OtherJournal::OtherNamespace { .. }]), "{outcome:?}");
         assert_eq!(place.files(), ["device-700.journal"]);
     }
 }
@@ -176,8 +178,8 @@ fn a_file_of_another_device_of_another_namespace_is_nothing_to_one_that_is_named
     let request = |ifname| {
         let options = RestoreOptions { ifname, ..RestoreOptions::default() };
         let namespace = Identity { cookie: Some(2), inode: 2 };
-        let there = Store::at(place.0.to_path_buf(), "this boot".into(), namespace);
-        move |backend: &mut Fake| restore(backend, &there, &options).expect("readable")
+        let peer_store = Store::at(place.0.to_path_buf(), "this boot".into(), namespace);
+        move |backend: &mut Fake| restore(backend, &peer_store, &options).expect("readable")
     };
     applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
     backend.hides_identities = true;

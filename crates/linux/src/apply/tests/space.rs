@@ -82,15 +82,15 @@ fn restore_needs_no_room() {
     let (mut backend, place) = (Fake::new(2), Home::new());
     let original = backend.everything();
     applied(&mut backend, &place.store(), "suspend20", &plain()).expect("applied");
-    let theirs = napi(1, Setting::GroFlushTimeout);
-    backend.somebody_sets(&theirs, &Value::Number(7));
+    let foreign = napi(1, Setting::GroFlushTimeout);
+    backend.somebody_sets(&foreign, &Value::Number(7));
     let full = Full::now();
     let restored = all_back(&mut backend, &place.store());
     let device = &restored.devices[0];
     assert_eq!((device.refused.as_ref(), device.changes.len()), (None, 5), "{device:?}");
     assert!(!restored.is_complete(), "one is somebody else's");
     assert!(!place.files().iter().any(|name| name.ends_with(".new")), "{:?}", place.files());
-    backend.somebody_sets(&theirs, &Value::Number(0));
+    backend.somebody_sets(&foreign, &Value::Number(0));
     assert!(all_back(&mut backend, &place.store()).is_complete());
     assert_eq!(backend.everything(), original);
     assert_eq!(place.files(), [""; 0]);
@@ -135,17 +135,21 @@ fn restore_needs_no_lock_file_and_respects_one_that_is_there() {
 #[test]
 fn what_a_forced_hold_gave_back_is_still_somebody_else_s() {
     let (mut backend, place) = (Fake::new(1), Home::new());
-    let theirs = napi(0, Setting::GroFlushTimeout);
+    let foreign = napi(0, Setting::GroFlushTimeout);
     applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
-    backend.somebody_sets(&theirs, &Value::Number(7));
+    backend.somebody_sets(&foreign, &Value::Number(7));
     let set = backend.everything();
     let restored = hold(&mut backend, &place.store(), "defer200", &plain()).restore();
     assert!(restored.expect("it is there").is_complete());
     assert_eq!(backend.everything(), set);
     let restored = all_back(&mut backend, &place.store());
-    let told = "gro-flush-timeout of va queue 0 is 7ns; napkin had set 20us, before it was 0";
-    assert_eq!(restored.devices[0].foreign[0].to_string(), told);
-    assert_eq!(backend.everything()[&(7, theirs)], Value::Number(7), "it is not napkin's to reset");
+    let expected = "gro-flush-timeout of va queue 0 is 7ns; napkin had set 20us, before it was 0";
+    assert_eq!(restored.devices[0].foreign[0].to_string(), expected);
+    assert_eq!(
+        backend.everything()[&(7, foreign)],
+        Value::Number(7),
+        "it is not napkin's to reset"
+    );
 }
 
 #[test]

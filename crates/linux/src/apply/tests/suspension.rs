@@ -296,12 +296,12 @@ static ENDED: Mutex<Option<JoinHandle<Option<Suspension>>>> = Mutex::new(None);
 fn guard_ends_it(keeper: &mut Fake) {
     let store = GUARD.lock().expect("no panic").clone().expect("a journal");
     // A copy of the same kernel state, for the other thread.
-    let mut theirs = Fake::new(2);
-    theirs.somebody_sets(&timeout(), &now(keeper, &timeout()));
-    let (tell, done) = std::sync::mpsc::channel();
+    let mut backend = Fake::new(2);
+    backend.somebody_sets(&timeout(), &now(keeper, &timeout()));
+    let (done_sender, done) = std::sync::mpsc::channel();
     let ends = move || {
-        let ended = end(&mut theirs, &store, Some(DEVICE));
-        let _ = tell.send(());
+        let ended = end(&mut backend, &store, Some(DEVICE));
+        let _ = done_sender.send(());
         ended
     };
     *ENDED.lock().expect("no panic") = Some(std::thread::spawn(ends));

@@ -54,9 +54,9 @@ fn a_thread_that_ends_with_its_mode_needs_nothing() {
     applied(&mut backend, &place.store(), "threaded", &placed()).expect("applied");
     let dry = RestoreOptions { dry_run: true, ..RestoreOptions::default() };
     for options in [dry, RestoreOptions::default()] {
-        let told = restore(&mut backend, &place.store(), &options).expect("readable");
-        assert!(told.devices[0].changes.iter().all(|it| !it.place.of_thread()), "{told:?}");
-        assert!(told.is_complete());
+        let outcome = restore(&mut backend, &place.store(), &options).expect("readable");
+        assert!(outcome.devices[0].changes.iter().all(|it| !it.place.of_thread()), "{outcome:?}");
+        assert!(outcome.is_complete());
     }
 }
 
@@ -136,8 +136,8 @@ fn a_thread_that_somebody_made_real_time_is_not_set_spinning_again() {
     let mut hold =
         Temporary::apply(spinning(), &place.store(), &request).expect("it can be applied");
     hold.backend().somebody_sets(&class, &Value::Class(Class::Rr(1)));
-    let told = hold.put_back().expect("it is there");
-    assert_eq!(told.failed.len(), 1, "{told:?}");
+    let outcome = hold.put_back().expect("it is there");
+    assert_eq!(outcome.failed.len(), 1, "{outcome:?}");
 }
 
 #[test]
@@ -173,8 +173,8 @@ fn a_real_time_thread_that_somebody_lets_spin_spins_again() {
         assert_ne!(backend.everything(), original);
         let dry = RestoreOptions { dry_run: true, ..RestoreOptions::default() };
         for options in [dry, RestoreOptions::default()] {
-            let told = restore(&mut backend, &place.store(), &options).expect("readable");
-            assert!(told.is_complete(), "{name}: {told:?}");
+            let outcome = restore(&mut backend, &place.store(), &options).expect("readable");
+            assert!(outcome.is_complete(), "{name}: {outcome:?}");
         }
         assert_eq!((backend.everything(), place.files()), (original.clone(), vec![]), "{name}");
 
@@ -243,6 +243,6 @@ fn a_dry_run_tells_of_a_thread_that_would_not_be_set_spinning_again() {
     let class = Place::ThreadClass(queue(0));
     backend.somebody_sets(&class, &Value::Class(Class::Fifo(50)));
     let dry = RestoreOptions { dry_run: true, ..RestoreOptions::default() };
-    let told = restore(&mut backend, &place.store(), &dry).expect("readable");
-    assert_eq!(told.devices[0].failed.len(), 1, "{told:?}");
+    let outcome = restore(&mut backend, &place.store(), &dry).expect("readable");
+    assert_eq!(outcome.devices[0].failed.len(), 1, "{outcome:?}");
 }

@@ -310,10 +310,10 @@ pub(super) fn one_instance(facts: &Facts) -> Vec<Finding> {
             Finding::ok(format!("{name}: each epoll has the sockets of one instance"), seen)
         } else {
             // No queue of this device is the cause of other devices' sockets in the same epoll.
-            let here = |ids: &BTreeSet<u32>| {
+            let of_device = |ids: &BTreeSet<u32>| {
                 ids.iter().filter(|id| facts.device.napi(**id).is_some()).count()
             };
-            let fix = if several.iter().any(|(_, ids)| here(ids) > 1) {
+            let fix = if several.iter().any(|(_, ids)| of_device(ids) > 1) {
                 let ifname = facts.device.ifname.clone();
                 // If the driver does not say: a veth has no combined channels.
                 let veth = facts.device.driver.as_deref() == Some("veth");

@@ -96,16 +96,16 @@ pub(super) fn poller(facts: &Facts) -> Vec<Finding> {
         "{} packets in {window}; polls: {} by softirqs, {} by threads, {} by applications",
         polls.packets, polls.softirq, polls.thread, polls.application
     );
-    let (taken, whose) = if facts.polled_by_threads() && !busy {
+    let (taken, poller_name) = if facts.polled_by_threads() && !busy {
         (polls.thread, "the instances' threads")
     } else {
         (polls.application, "the program")
     };
     vec![if taken != 0 {
-        Finding::ok(format!("{whose} poll"), seen)
+        Finding::ok(format!("{poller_name} poll"), seen)
     } else {
         Finding::advice(
-            format!("packets come, and {whose} never polled: the mode is not active"),
+            format!("packets come, and {poller_name} never polled: the mode is not active"),
             seen,
             None,
         )

@@ -24,21 +24,21 @@ pub(super) fn cpu_match(facts: &Facts) -> Vec<Finding> {
         let what = "whether program, interrupt and thread are on the right CPUs";
         return vec![Finding::unknown(what, missing)];
     }
-    let (mut apart, mut together, mut loose, mut fine) = (vec![], vec![], vec![], vec![]);
+    let (mut on_other_cpus, mut together, mut loose, mut fine) = (vec![], vec![], vec![], vec![]);
     let mut fix: Vec<Fix> = Vec::new();
     for pair in &homes.pairs {
         let Pair { id, name, thread, alone } = pair;
         let poller = facts.poll_threads.get(id);
         let irq = facts.device.napi(*id).and_then(|it| Some((it.irq?, it.irq_cpus.as_ref()?)));
         // Where this instance's packets are polled, and how the report names the poller.
-        let (place, whose) = match (poller, irq) {
+        let (place, poller_name) = match (poller, irq) {
             (Some(poller), _) => (&poller.cpus, format!("thread {}", poller.tid)),
             (None, Some((irq, cpus))) => (cpus, format!("interrupt {irq}")),
             // A virtual device's softirq runs on its sender's CPU.
             (None, None) => continue,
         };
         let text = format!(
-            "NAPI {id}: {whose} on CPU {}, {name} on CPU {}",
+            "NAPI {id}: {poller_name} on CPU {}, {name} on CPU {}",
             cpus(place),
             cpus(&thread.cpus)
         );
@@ -60,7 +60,7 @@ pub(super) fn cpu_match(facts: &Facts) -> Vec<Finding> {
             if one(place).is_none_or(|cpu| thread.cpus.contains(&cpu)) {
                 fine.push(text);
             } else {
-                apart.push(text);
+                on_other_cpus.push(text);
             }
             continue;
         }
@@ -70,8 +70,12 @@ pub(super) fn cpu_match(facts: &Facts) -> Vec<Finding> {
             continue;
         }
         fix.extend(homes.join(facts, pair));
-        if place.iter().any(|cpu| thread.cpus.contains(cpu)) { &mut loose } else { &mut apart }
-            .push(text);
+        if place.iter().any(|cpu| thread.cpus.contains(cpu)) {
+            &mut loose
+        } else {
+            &mut on_other_cpus
+        }
+        .push(text);
     }
     // Keep the first of equal fixes: several pairs may share an instance, a thread, or a fix.
     let mut named: Vec<Fix> = Vec::new();
@@ -81,9 +85,9 @@ pub(super) fn cpu_match(facts: &Facts) -> Vec<Finding> {
             true
         }
     });
-    if !apart.is_empty() {
+    if !on_other_cpus.is_empty() {
         let what = "the program runs on another CPU than its queue, and neither helps the other";
-        return vec![Finding::fault(what, listed(apart), fix)];
+        return vec![Finding::fault(what, listed(on_other_cpus), fix)];
     }
     if !together.is_empty() {
         let seen = listed(together);

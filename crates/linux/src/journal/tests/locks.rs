@@ -13,9 +13,9 @@ fn a_lock_says_who_has_it_and_ends_with_its_holder() {
     assert_eq!((what.as_str(), holder.pid), ("va", std::process::id()));
     assert!(error.to_string().contains(&format!("process {} (", std::process::id())), "{error}");
     assert!(!holder.command.is_empty());
-    for (ago, told) in [(10, " s now"), (300, "for 5 min now"), (7_300, "for 2 h now")] {
+    for (ago, expected) in [(10, " s now"), (300, "for 5 min now"), (7_300, "for 2 h now")] {
         let holder = Holder { since: holder.since - ago, ..holder.clone() };
-        assert!(holder.to_string().ends_with(told), "{holder}");
+        assert!(holder.to_string().ends_with(expected), "{holder}");
         assert!(holder.to_string().starts_with(&holder.name()), "{holder}");
     }
     let later = Holder { since: holder.since + 5, ..holder.clone() };

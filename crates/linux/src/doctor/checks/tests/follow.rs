@@ -29,7 +29,7 @@ fn fixes(facts: &Facts) -> Vec<(&'static str, Vec<Fix>)> {
 /// Applies all fixes, round by round; returns the checks that had some.
 fn followed(mut machine: Machine) -> Result<BTreeSet<&'static str>, String> {
     let mut checks = BTreeSet::new();
-    let mut told = Vec::new();
+    let mut steps = Vec::new();
     machine.settle();
     for round in 0..=ROUNDS {
         let all = fixes(&machine.facts);
@@ -39,30 +39,30 @@ fn followed(mut machine: Machine) -> Result<BTreeSet<&'static str>, String> {
         for (check, fixes) in all {
             checks.insert(check);
             for fix in fixes {
-                told.push(format!("{round}: {check}: {fix}"));
+                steps.push(format!("{round}: {check}: {fix}"));
                 machine.fix(&fix);
             }
         }
         machine.pass();
     }
-    Err(format!("it goes on for ever:\n{}\n{:#?}", told.join("\n"), machine.facts))
+    Err(format!("it goes on for ever:\n{}\n{:#?}", steps.join("\n"), machine.facts))
 }
 
 /// Applies the fixes of the first finding of each report, and examines again.
 fn followed_singly(mut machine: Machine) -> Result<(), String> {
     /// As many steps as ten rounds with a few fixes each.
     const STEPS: usize = 100;
-    let mut told = Vec::new();
+    let mut steps = Vec::new();
     machine.settle();
     for _ in 0..STEPS {
         let Some((check, fixes)) = fixes(&machine.facts).into_iter().next() else { return Ok(()) };
         for fix in fixes {
-            told.push(format!("{check}: {fix}"));
+            steps.push(format!("{check}: {fix}"));
             machine.fix(&fix);
         }
         machine.pass();
     }
-    Err(format!("it goes on for ever:\n{}", told.join("\n")))
+    Err(format!("it goes on for ever:\n{}", steps.join("\n")))
 }
 
 /// Initial policies, sound and unsound.

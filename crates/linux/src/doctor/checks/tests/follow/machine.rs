@@ -87,8 +87,9 @@ impl Machine {
                 keep_online(&mut thread.cpus, if may.is_empty() { &online } else { &may });
             }
         }
-        let there = facts.device.up && (self.gro || facts.device.driver.as_deref() != Some("veth"));
-        facts.device.napis = if there { napis.clone() } else { vec![] };
+        let has_napis =
+            facts.device.up && (self.gro || facts.device.driver.as_deref() != Some("veth"));
+        facts.device.napis = if has_napis { napis.clone() } else { vec![] };
         let ids: BTreeSet<u32> = napis.iter().map(|napi| napi.id).collect();
         facts.poll_threads.retain(|id, _| ids.contains(id));
         if !facts.asked {
