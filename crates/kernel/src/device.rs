@@ -169,10 +169,10 @@ pub fn read_all(netdev: &mut Netdev) -> Result<Vec<Device>, DeviceError> {
 pub fn find(netdev: &mut Netdev, ifname: &str) -> Result<Device, DeviceError> {
     let links = Route::open()?.links()?;
     let Some(link) = links.iter().find(|link| link.is_called(ifname)) else {
-        let there: Vec<String> = links.into_iter().map(|link| link.name).collect();
-        let known = there.iter().map(String::as_str);
+        let names: Vec<String> = links.into_iter().map(|link| link.name).collect();
+        let known = names.iter().map(String::as_str);
         let nearest = napkin_policy::nearest(ifname, known).map(str::to_owned);
-        return Err(DeviceError::Absent { ifname: ifname.to_owned(), nearest, there });
+        return Err(DeviceError::Absent { ifname: ifname.to_owned(), nearest, there: names });
     };
     let ifindex = link.ifindex;
     of_index(netdev, links, ifindex)

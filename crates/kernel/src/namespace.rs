@@ -90,7 +90,7 @@ impl Identity {
     /// Whether both are the same namespace: compares the cookies if both are known, else the inodes.
     pub fn same(&self, other: &Identity) -> bool {
         match (self.cookie, other.cookie) {
-            (Some(ours), Some(theirs)) => ours == theirs,
+            (Some(own), Some(peer)) => own == peer,
             _ => self.inode == other.inode,
         }
     }

@@ -199,8 +199,8 @@ fn sysfs() -> BTreeMap<Setting, Interface> {
         devices.find_map(|device| device.ok().map(|device| device.path()).filter(|it| it.is_dir()))
     });
     let Some(device) = device else { return BTreeMap::new() };
-    let there = files.into_iter().filter(|(_, file, _)| device.join(file).exists());
-    there.map(|(setting, _, largest)| (setting, Interface::Device { largest })).collect()
+    let present = files.into_iter().filter(|(_, file, _)| device.join(file).exists());
+    present.map(|(setting, _, largest)| (setting, Interface::Device { largest })).collect()
 }
 
 fn epoll_params() -> KernelSupport {

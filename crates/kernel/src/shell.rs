@@ -42,10 +42,10 @@ mod tests {
     fn a_shell_reads_each_name_as_it_is() {
         for ifname in ["x;reboot", "it's", "a\"b", "$(id)", "`id`", "a\\b", "#c", "~", "*", "-n"] {
             let script = format!("printf %s {}", word(ifname));
-            let said = std::process::Command::new("bash").args(["-c", &script]).output();
-            let Ok(said) = said else { return };
+            let output = std::process::Command::new("bash").args(["-c", &script]).output();
+            let Ok(output) = output else { return };
             let expected = if ifname == "-n" { "-n" } else { ifname };
-            assert_eq!(String::from_utf8_lossy(&said.stdout), expected, "{script}");
+            assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{script}");
         }
     }
 

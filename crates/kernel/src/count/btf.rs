@@ -178,18 +178,24 @@ impl Btf {
     /// Returns the member at a path of names in a structure, such as `nd_net.net`, also through anonymous
     /// structures and unions. `None` if there is no such member, or it is a bit field.
     pub fn member(&self, structure: u32, path: &str) -> Option<Member> {
-        let mut here = Member { offset: 0, type_id: structure };
+        let mut reached = Member { offset: 0, type_id: structure };
         for name in path.split('.') {
             if name.is_empty() {
                 return None;
             }
             let mut members_left = MAX_MEMBERS;
-            let found =
-                self.member_named(self.resolve(here.type_id)?, name, MAX_DEPTH, &mut members_left)?;
-            here =
-                Member { offset: here.offset.checked_add(found.offset)?, type_id: found.type_id };
+            let found = self.member_named(
+                self.resolve(reached.type_id)?,
+                name,
+                MAX_DEPTH,
+                &mut members_left,
+            )?;
+            reached = Member {
+                offset: reached.offset.checked_add(found.offset)?,
+                type_id: found.type_id,
+            };
         }
-        Some(here)
+        Some(reached)
     }
 
     /// Returns the index, from 0, of a function's parameter of that name, and the number of its parameters.

@@ -102,8 +102,8 @@ mod tests {
         let shared = "its queues share interrupt 38, which is no instance's alone";
         assert_eq!(why(Some("virtio_net"), Some("virtio2"), vectors), shared);
         let line = "      CPU0\n 11:  7  IO-APIC  11-fasteoi   uhci_hcd:usb1, virtio2\n";
-        let said = why(Some("virtio_net"), Some("virtio2"), line);
-        assert!(said.contains("share interrupt 11"), "{said}");
+        let message = why(Some("virtio_net"), Some("virtio2"), line);
+        assert!(message.contains("share interrupt 11"), "{message}");
         let other = why(Some("virtio_net"), Some("virtio1"), vectors);
         assert!(other.contains("driver (virtio_net) does not tell"), "{other}");
         assert!(why(Some("igb"), Some("0000:03:00.0"), vectors).contains("(igb) does not tell"));

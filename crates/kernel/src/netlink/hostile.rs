@@ -117,9 +117,9 @@ fn the_captured_replies_are_read() {
 #[test]
 fn the_kernel_s_own_words_are_in_its_refusal() {
     let error = read_generic(captured("refused"), netdev::napi).expect_err("refused");
-    let said = error.to_string();
-    assert!(said.starts_with("the kernel refused a test: "), "{said}");
-    assert!(said.ends_with("integer out of range"), "{said}");
+    let message = error.to_string();
+    assert!(message.starts_with("the kernel refused a test: "), "{message}");
+    assert!(message.ends_with("integer out of range"), "{message}");
 }
 
 #[test]

@@ -34,10 +34,10 @@ fn every_number_is_the_kernel_s() {
 }
 
 /// Compares all numbers, and returns how many of the names are unknown to this kernel.
-fn compare(theirs: &HashMap<&str, i64>) -> usize {
-    let mut ours: Vec<(String, i64)> = Vec::new();
+fn compare(kernel_numbers: &HashMap<&str, i64>) -> usize {
+    let mut own: Vec<(String, i64)> = Vec::new();
     let mut add = |numbers: &[(&str, i64)]| {
-        ours.extend(numbers.iter().map(|(name, number)| ((*name).to_owned(), *number)));
+        own.extend(numbers.iter().map(|(name, number)| ((*name).to_owned(), *number)));
     };
     add(&named!(netdev:
         NETDEV_A_DEV_IFINDEX NETDEV_A_DEV_XDP_FEATURES NETDEV_A_DEV_XDP_ZC_MAX_SEGS
@@ -61,26 +61,26 @@ fn compare(theirs: &HashMap<&str, i64>) -> usize {
         IFLA_NUM_RX_QUEUES IFLA_NEW_NETNSID IFLA_NEW_IFINDEX IFLA_PROP_LIST IFLA_ALT_IFNAME IFLA_INFO_KIND IFLA_INFO_DATA VETH_INFO_PEER
         IFA_ADDRESS IFA_LOCAL));
     for name in ["FEATURES", "RINGS", "CHANNELS", "COALESCE"] {
-        ours.push((format!("ETHTOOL_A_{name}_HEADER"), i64::from(ethtool::HEADER)));
+        own.push((format!("ETHTOOL_A_{name}_HEADER"), i64::from(ethtool::HEADER)));
     }
     for operation in netdev::Operation::ALL {
         let name = format!("NETDEV_CMD_{}", operation.name().to_uppercase().replace('-', "_"));
-        ours.push((name, i64::from(operation.number())));
+        own.push((name, i64::from(operation.number())));
     }
     let mut unknown = Vec::new();
-    for (name, number) in &ours {
-        match theirs.get(name.as_str()) {
-            Some(theirs) => assert_eq!(number, theirs, "{name}"),
+    for (name, number) in &own {
+        match kernel_numbers.get(name.as_str()) {
+            Some(kernel_number) => assert_eq!(number, kernel_number, "{name}"),
             None => unknown.push((name, *number)),
         }
     }
-    eprintln!("{} numbers compared, not named by this kernel: {unknown:?}", ours.len());
+    eprintln!("{} numbers compared, not named by this kernel: {unknown:?}", own.len());
     let left = unknown.len();
     // An older kernel lacks the last names of a set. If it uses the number for another name, the name in this crate
     // is misspelt.
     for (name, number) in unknown {
         let set = SETS.into_iter().find(|set| name.starts_with(set)).expect("a set");
-        let other = theirs.iter().find(|(of, is)| of.starts_with(set) && **is == number);
+        let other = kernel_numbers.iter().find(|(of, is)| of.starts_with(set) && **is == number);
         assert!(other.is_none_or(|(of, _)| of.ends_with("_MAX")), "{name} is {other:?}");
     }
     left

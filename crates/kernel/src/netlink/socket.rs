@@ -249,9 +249,9 @@ impl<'a, T> Reply<'a, T> {
                 return;
             };
             let length = message.length() as usize;
-            let ours =
+            let is_own =
                 message.sequence_number() == self.sequence && message.port_number() == self.port;
-            if ours {
+            if is_own {
                 let body = &rest[HEADER..length];
                 self.message(message.message_type(), message.flags(), body);
             }
@@ -369,20 +369,20 @@ mod tests {
 
     #[test]
     fn a_message_that_is_not_the_kernel_s_is_not_read_and_nothing_waits_for_ever() {
-        let mut ours = Socket::new(NETLINK_USERSOCK).expect("a socket");
-        let port = ours.bind_auto().expect("bound").port_number();
+        let mut socket = Socket::new(NETLINK_USERSOCK).expect("a socket");
+        let port = socket.bind_auto().expect("bound").port_number();
         let patience = Duration::from_millis(20);
-        set_socket_timeout(&ours, Timeout::Recv, Some(patience)).expect("a limit");
+        set_socket_timeout(&socket, Timeout::Recv, Some(patience)).expect("a limit");
         let mut other = Socket::new(NETLINK_USERSOCK).expect("a socket");
         other.bind_auto().expect("bound");
         other.send_to(&done(port), &SocketAddr::new(port, 0), 0).expect("sent");
         let mut buffer = Vec::with_capacity(64);
-        ours.recv_from(&mut buffer, libc::MSG_PEEK).expect("it is here");
+        socket.recv_from(&mut buffer, libc::MSG_PEEK).expect("it is here");
         assert_eq!(buffer, done(port));
 
         let mut parse = |_: u16, _: &[u8]| Ok(Some(()));
         let mut reply = Reply::new(3, port, &mut parse);
-        let result = receive(&ours, &mut buffer, patience, format_args!("a test"), &mut reply);
+        let result = receive(&socket, &mut buffer, patience, format_args!("a test"), &mut reply);
         assert!(matches!(result, Err(NetlinkError::Timeout { .. })), "{result:?}");
         reply.datagram(&done(port));
         assert!(reply.complete, "and from the kernel it would have been the end");

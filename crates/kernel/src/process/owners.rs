@@ -134,9 +134,9 @@ fn sockets_of(
                     }
                 };
                 let napi_id = socket::napi_id(&taken).ok().flatten();
-                let here =
+                let in_this_namespace =
                     || own_namespace.is_none() || socket::netns_cookie(&taken) == own_namespace;
-                let napi_id = napi_id.filter(|_| here());
+                let napi_id = napi_id.filter(|_| in_this_namespace());
                 known.insert(inode, napi_id);
                 napi_id
             }

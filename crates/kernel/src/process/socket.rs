@@ -209,14 +209,14 @@ mod tests {
     #[test]
     fn a_listener_and_its_connection_are_told_apart() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let here = listener.local_addr().unwrap();
-        let stream = TcpStream::connect(here).unwrap();
+        let address = listener.local_addr().unwrap();
+        let stream = TcpStream::connect(address).unwrap();
         let seen = Socket::of(&listener).unwrap().expect("a socket");
         assert!(seen.listening && seen.is_internet());
-        assert_eq!((seen.local, seen.peer), (Some(here), None));
+        assert_eq!((seen.local, seen.peer), (Some(address), None));
         let seen = Socket::of(&stream).unwrap().expect("a socket");
         assert!(!seen.listening);
-        assert_eq!((seen.peer, seen.protocol), (Some(here), 6));
+        assert_eq!((seen.peer, seen.protocol), (Some(address), 6));
         assert_eq!(seen.netns_cookie, own_netns_cookie());
         // The loopback device has no NAPI instance.
         assert_eq!(seen.napi_id, None);

@@ -63,14 +63,16 @@ impl Histogram {
             return None;
         }
         let mut wanted = part.clamp(0.0, 1.0) * count as f64;
-        for (bucket, &here) in self.buckets.iter().enumerate().filter(|(_, here)| **here > 0) {
-            if wanted <= here as f64 {
+        for (bucket, &in_bucket) in
+            self.buckets.iter().enumerate().filter(|(_, in_bucket)| **in_bucket > 0)
+        {
+            if wanted <= in_bucket as f64 {
                 let (low, high) = (least(bucket), least(bucket + 1));
-                return Some(low as f64 + (high - low) as f64 * (wanted / here as f64));
+                return Some(low as f64 + (high - low) as f64 * (wanted / in_bucket as f64));
             }
-            wanted -= here as f64;
+            wanted -= in_bucket as f64;
         }
-        self.buckets.iter().rposition(|here| *here > 0).map(|last| least(last + 1) as f64)
+        self.buckets.iter().rposition(|in_bucket| *in_bucket > 0).map(|last| least(last + 1) as f64)
     }
 
     /// Returns the quantile if at least ten durations lie beyond it; with fewer it is not meaningful.

@@ -159,9 +159,9 @@ pub(in super::super) fn read(
     program.copy(R1, R6);
     program.call(Helper::SkcToTcpSock);
     program.jump_if(R0, Condition::Equal, 0, end);
-    let [copied, came] = layout.sequence;
+    let [copied, received] = layout.sequence;
     program.load(Word, R1, R0, copied);
-    program.load(Word, R2, R0, came);
+    program.load(Word, R2, R0, received);
     program.jump_if_registers(R1, Condition::Equal, R2, end);
     program.load(Double, R1, R9, socket::READY);
     program.jump_if(R1, Condition::NotEqual, 0, end);
