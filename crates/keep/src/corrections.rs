@@ -30,11 +30,11 @@ impl Corrections {
             self.at.push_back((now, corrected));
             self.fighting |= self.at.len() >= CORRECTIONS;
         }
-        let again = self.at.iter().filter(|(_, corrected)| *corrected).count() > 1;
-        let tells = self.fighting && corrected && again && !self.reported;
+        let repeated = self.at.iter().filter(|(_, corrected)| *corrected).count() > 1;
+        let report = self.fighting && corrected && repeated && !self.reported;
         self.fighting &= self.at.len() > 1;
-        self.reported = self.fighting && (self.reported || tells);
-        tells
+        self.reported = self.fighting && (self.reported || report);
+        report
     }
 
     /// Whether devices are corrected, or refuse, again and again.

@@ -115,8 +115,8 @@ pub(crate) fn matched<'a>(
     let matches: Vec<&Match> = matches.into_iter().collect();
     let mut route = Route::open()?;
     let by_driver = matches.iter().any(|it| it.driver.is_some());
-    let told = by_driver.then(|| links_and_sysfs(&mut route)).transpose();
-    let (links, no_drivers) = match told {
+    let gathered = by_driver.then(|| links_and_sysfs(&mut route)).transpose();
+    let (links, no_drivers) = match gathered {
         Ok(Some((links, sysfs))) => {
             let driver = |link: &LinkRecord| Some((link.ifindex, sysfs.driver(&link.name)?));
             *known = links.iter().filter_map(driver).collect();

@@ -72,8 +72,12 @@ pub enum DirectoryError {
     },
 }
 
-fn names(there: &[String]) -> String {
-    if there.is_empty() { "it has none".into() } else { format!("there is {}", there.join(", ")) }
+fn names(existing: &[String]) -> String {
+    if existing.is_empty() {
+        "it has none".into()
+    } else {
+        format!("there is {}", existing.join(", "))
+    }
 }
 
 impl Found {
@@ -211,8 +215,8 @@ impl Directory {
         let file = self.file(name);
         if !Wish::is_name(name) || fs::symlink_metadata(&file).is_err() {
             let name = name.to_owned();
-            let (directory, there) = (self.0.clone(), self.names());
-            return Err(DirectoryError::NoWish { name, directory, there });
+            let (directory, names) = (self.0.clone(), self.names());
+            return Err(DirectoryError::NoWish { name, directory, there: names });
         }
         fs::remove_file(&file)
             .and_then(|()| self.sync())
@@ -333,8 +337,8 @@ mod tests {
         assert_eq!(found.bad, []);
         let names = fs::read_dir(directory.path()).expect("there").count();
         assert_eq!(names, 2, "nothing is left beside them");
-        let said = directory.remove("c").expect_err("none").to_string();
-        assert!(said.contains("there is a, b"), "{said}");
+        let message = directory.remove("c").expect_err("none").to_string();
+        assert!(message.contains("there is a, b"), "{message}");
         assert!(directory.remove("../etc/a").is_err());
         directory.remove("a").expect("removed");
         assert_eq!(directory.read().expect("one").wishes, [wish(&directory, "b")]);
@@ -373,8 +377,8 @@ mod tests {
             (named("a/b"), "no device has the name"),
             (named(""), "no device has the name"),
         ] {
-            let said = directory.write(&wrong).expect_err("wrong").to_string();
-            assert!(said.contains(why), "{said}");
+            let message = directory.write(&wrong).expect_err("wrong").to_string();
+            assert!(message.contains(why), "{message}");
         }
         assert_eq!(directory.read().expect("read").wishes, [good]);
     }
@@ -409,8 +413,8 @@ mod tests {
         .expect("a pipe");
         let found = directory.read().expect("read");
         assert_eq!(found.wishes, [wish(&directory, "good")]);
-        let said: Vec<String> = found.bad.iter().map(ToString::to_string).collect();
-        let said = said.join("\n");
+        let problems: Vec<String> = found.bad.iter().map(ToString::to_string).collect();
+        let problems = problems.join("\n");
         for part in [
             "a-directory.toml: it is no file",
             "large.toml: it is larger",
@@ -419,7 +423,7 @@ mod tests {
             "pipe.toml: it is no file",
             "typo.toml:3: unknown key",
         ] {
-            assert!(said.contains(part), "{part}: {said}");
+            assert!(problems.contains(part), "{part}: {problems}");
         }
         let mode = fs::Permissions::from_mode(0o777);
         fs::set_permissions(&place, mode).expect("its mode");

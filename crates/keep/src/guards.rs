@@ -38,13 +38,13 @@ impl Guards {
             let held = Some(device);
             let options = Options { only: held, held, again: Again::BACKOFF };
             let lines = Arc::clone(&self.lines);
-            let tell = move |event: &Event| {
+            let on_event = move |event: &Event| {
                 let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
                 if lines.len() < MOST {
                     lines.push(event.to_string());
                 }
             };
-            let guard = Guard::start(options, store, Box::new(tell));
+            let guard = Guard::start(options, store, Box::new(on_event));
             if let Err(error) = &guard {
                 let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
                 lines.push(format!("starved queues are not watched for: {error}"));
@@ -72,9 +72,9 @@ impl Guards {
         // was then ended.
         let now = self.with_ended_off(at, wanted);
         if now != first {
-            let again = held.keep(backend, &now)?;
-            kept.changes.extend(again.changes);
-            kept.foreign.extend(again.foreign);
+            let kept_now = held.keep(backend, &now)?;
+            kept.changes.extend(kept_now.changes);
+            kept.foreign.extend(kept_now.foreign);
         }
         self.confirm_off(held, at, wanted)?;
         Ok(kept)

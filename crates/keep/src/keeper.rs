@@ -158,32 +158,36 @@ impl Keeper {
     pub fn run(
         mut self,
         signals: &Signals,
-        tell: &mut dyn FnMut(&Event),
+        on_event: &mut dyn FnMut(&Event),
     ) -> Result<bool, KeeperError> {
-        let ended = self.hold(signals, tell);
-        self.systemd.tell(&[("STOPPING", "1")]);
+        let ended = self.hold(signals, on_event);
+        self.systemd.notify(&[("STOPPING", "1")]);
         let mut complete = true;
         for programs in std::mem::take(&mut self.programs) {
-            complete &= programs.restore(&mut |line| tell(&Event::Program(line)));
+            complete &= programs.restore(&mut |line| on_event(&Event::Program(line)));
         }
         self.guards = Guards::default();
         for held in std::mem::take(&mut self.held) {
             let ifname = held.ifname().to_owned();
             let restored = held.restore(&mut self.backend);
-            complete &= self.report_restored(&ifname, restored, tell);
+            complete &= self.report_restored(&ifname, restored, on_event);
         }
         ended.map(|()| complete)
     }
 
-    fn hold(&mut self, signals: &Signals, tell: &mut dyn FnMut(&Event)) -> Result<(), KeeperError> {
+    fn hold(
+        &mut self,
+        signals: &Signals,
+        on_event: &mut dyn FnMut(&Event),
+    ) -> Result<(), KeeperError> {
         let signal = signals.readable().map_err(WatchError::from)?;
         for missing in self.watch.missing() {
-            tell(&Event::Problem(format!("no notice of changes: {missing}")));
+            on_event(&Event::Problem(format!("no notice of changes: {missing}")));
         }
-        self.reload(true, tell);
+        self.reload(true, on_event);
         let (mut ready, mut reported_leftovers) = (false, false);
         loop {
-            while self.look(tell) {}
+            while self.look(on_event) {}
             if let (false, Some(meant)) = (reported_leftovers, &self.meant) {
                 reported_leftovers = true;
                 let backend = &mut self.backend;
@@ -192,13 +196,14 @@ impl Keeper {
                     up.is_some_and(|up| up || !meant.contains(&ifindex))
                 };
                 for leftover in leftovers(&self.store, &mut is_left) {
-                    tell(&Event::Problem(leftover));
+                    on_event(&Event::Problem(leftover));
                 }
             }
             self.status(!ready);
             ready = true;
-            let again = self.options.look.into_iter().chain(self.locked.then_some(LOCKED)).min();
-            let due = again.map(|again| Instant::now() + again);
+            let look_every =
+                self.options.look.into_iter().chain(self.locked.then_some(LOCKED)).min();
+            let due = look_every.map(|look_every| Instant::now() + look_every);
             let is_due = || due.is_some_and(|due| due <= Instant::now());
             let woken = loop {
                 let next = self.programs.iter().filter_map(Programs::next).chain(due).min();
@@ -207,9 +212,9 @@ impl Keeper {
                 let mut woken = self.watch.take(signal.as_fd())?;
                 if woken.signal {
                     match signals.wait(Duration::ZERO) {
-                        Some(came) if came.signal == HANGUP => woken.wishes = true,
-                        Some(came) if came.signal == Signals::STOP => {
-                            tell(&Event::Problem(NOT_STOPPED.into()));
+                        Some(received) if received.signal == HANGUP => woken.wishes = true,
+                        Some(received) if received.signal == Signals::STOP => {
+                            on_event(&Event::Problem(NOT_STOPPED.into()));
                         }
                         Some(_) => return Ok(()),
                         None => {}
@@ -218,9 +223,9 @@ impl Keeper {
                 if woken.kernel || woken.wishes || is_due() {
                     break woken;
                 }
-                self.look_at_programs(false, tell);
+                self.look_at_programs(false, on_event);
             };
-            let settled = self.settle(signal.as_fd(), tell)?;
+            let settled = self.settle(signal.as_fd(), on_event)?;
             let wishes = woken.wishes | settled.wishes;
             if wishes {
                 self.refusals.clear();
@@ -229,7 +234,7 @@ impl Keeper {
             }
             // No event reports a write to a wish's file through a link whose target is elsewhere.
             if wishes || is_due() {
-                self.reload(wishes, tell);
+                self.reload(wishes, on_event);
             }
         }
     }
@@ -238,7 +243,7 @@ impl Keeper {
     fn settle(
         &mut self,
         signal: BorrowedFd<'_>,
-        tell: &mut dyn FnMut(&Event),
+        on_event: &mut dyn FnMut(&Event),
     ) -> Result<Woken, KeeperError> {
         let begun = Instant::now();
         let mut all = Woken::default();
@@ -255,7 +260,7 @@ impl Keeper {
             }
         }
         if self.corrections.fighting() {
-            self.pause(signal, tell)?;
+            self.pause(signal, on_event)?;
         }
         Ok(all)
     }
@@ -264,7 +269,7 @@ impl Keeper {
     fn pause(
         &mut self,
         signal: BorrowedFd<'_>,
-        tell: &mut dyn FnMut(&Event),
+        on_event: &mut dyn FnMut(&Event),
     ) -> Result<(), KeeperError> {
         let end = Instant::now() + PAUSE;
         while !readable(signal) {
@@ -275,35 +280,35 @@ impl Keeper {
             let next = self.programs.iter().filter_map(Programs::next).min();
             let next = next.map(|next| next.saturating_duration_since(Instant::now()));
             wait([signal].into_iter(), Some(next.unwrap_or(left).min(left)))?;
-            self.look_at_programs(false, tell);
+            self.look_at_programs(false, on_event);
         }
         Ok(())
     }
 
-    /// Reads the wishes again; `told`: an event reported a change of them, or it is the first time.
-    fn reload(&mut self, told: bool, tell: &mut dyn FnMut(&Event)) {
+    /// Reads the wishes again; `requested`: an event reported a change of them, or it is the first time.
+    fn reload(&mut self, requested: bool, on_event: &mut dyn FnMut(&Event)) {
         match self.options.directory.read() {
-            Ok(found) if found == self.found && !(told && self.held.is_empty()) => {}
+            Ok(found) if found == self.found && !(requested && self.held.is_empty()) => {}
             Ok(found) => {
                 self.found = found;
                 let directory = self.options.directory.path().to_owned();
                 let (wishes, bad) = (self.found.wishes.len(), self.found.bad.len());
-                tell(&Event::Read { directory, wishes, bad });
+                on_event(&Event::Read { directory, wishes, bad });
             }
             // The wishes read before stay in force.
-            Err(error) if told => self.report_unreadable(&error, tell),
+            Err(error) if requested => self.report_unreadable(&error, on_event),
             Err(_) => {}
         }
     }
 
-    fn report_unreadable(&mut self, error: &DirectoryError, tell: &mut dyn FnMut(&Event)) {
-        tell(&Event::Problem(format!("the wishes cannot be read again: {error}")));
+    fn report_unreadable(&mut self, error: &DirectoryError, on_event: &mut dyn FnMut(&Event)) {
+        on_event(&Event::Problem(format!("the wishes cannot be read again: {error}")));
     }
 
     /// Examines every wished device, and brings it to the wished state. Returns whether to look again at
     /// once, as a file may have changed before it was watched.
-    fn look(&mut self, tell: &mut dyn FnMut(&Event)) -> bool {
-        self.release_departed(tell);
+    fn look(&mut self, on_event: &mut dyn FnMut(&Event)) -> bool {
+        self.release_departed(on_event);
         let mut problems: BTreeSet<String> =
             self.found.bad.iter().map(BadFile::to_string).collect();
         let mut files = BTreeMap::new();
@@ -319,7 +324,7 @@ impl Keeper {
                     meant_wishes.extend(meant.iter().copied());
                     let wishes: Vec<Wish> =
                         meant.iter().filter_map(|at| self.found.wishes.get(*at)).cloned().collect();
-                    match self.device(link.ifindex, &wishes, &mut files, &mut problems, tell) {
+                    match self.device(link.ifindex, &wishes, &mut files, &mut problems, on_event) {
                         Ok(false) => {}
                         Ok(true) => corrected = Some(link.name),
                         // It has gone since it was listed: a notice of that follows.
@@ -363,7 +368,7 @@ impl Keeper {
                 let why =
                     |error: BackendError| format!("wishes by driver: no other is found: {error}");
                 problems.extend(no_drivers.map(why));
-                self.release_unwished(&meant_devices, &mut problems, tell);
+                self.release_unwished(&meant_devices, &mut problems, on_event);
                 self.meant = known.then_some(meant_devices);
             }
             Err(error) => {
@@ -371,20 +376,20 @@ impl Keeper {
                 problems.insert(format!("the devices cannot be listed: {error}"));
             }
         }
-        self.meant_programs(&mut files, &mut problems, tell);
+        self.meant_programs(&mut files, &mut problems, on_event);
         // If the devices could not be listed, the watches stay.
         let mut new = listed && self.watch.follow(&files);
         if self.watch.take_rewatched() {
-            self.reload(true, tell);
+            self.reload(true, on_event);
             new = true;
         }
         problems.extend(self.watch.unfollowed().cloned());
         self.found_problems = problems;
         // After their groups are followed, so that no new process is missed.
-        self.look_at_programs(true, tell);
+        self.look_at_programs(true, on_event);
         let fight = self.corrections.count(corrected.is_some(), stopped);
         if let Some(ifname) = corrected.filter(|_| fight) {
-            tell(&Event::Fight { ifname });
+            on_event(&Event::Fight { ifname });
         }
         new
     }
@@ -394,7 +399,7 @@ impl Keeper {
         &mut self,
         files: &mut BTreeMap<PathBuf, Follow>,
         problems: &mut BTreeSet<String>,
-        tell: &mut dyn FnMut(&Event),
+        on_event: &mut dyn FnMut(&Event),
     ) {
         let mut kept = Vec::new();
         let mut before = std::mem::take(&mut self.programs);
@@ -428,37 +433,37 @@ impl Keeper {
             }
         }
         for programs in before {
-            programs.restore(&mut |line| tell(&Event::Program(line)));
+            programs.restore(&mut |line| on_event(&Event::Program(line)));
         }
         self.programs = kept;
     }
 
     /// Scans programs: `all`, including those that failed before, or those that are due.
-    fn look_at_programs(&mut self, all: bool, tell: &mut dyn FnMut(&Event)) {
+    fn look_at_programs(&mut self, all: bool, on_event: &mut dyn FnMut(&Event)) {
         let now = Instant::now();
         for programs in &mut self.programs {
             if all || programs.next().is_some_and(|next| next <= now) {
-                programs.look(all, &mut |line| tell(&Event::Program(line)));
+                programs.look(all, &mut |line| on_event(&Event::Program(line)));
             }
         }
         let run = self.programs.iter().any(Programs::run);
         let devices = self.held.iter().map(HeldDevice::ifindex).filter(|_| run);
         for line in self.guards.watch(devices.collect(), &self.store) {
-            tell(&Event::Program(line));
+            on_event(&Event::Program(line));
         }
-        self.tell_problems(tell);
+        self.report_problems(on_event);
     }
 
     /// Reports new and resolved problems: those of the last look, and those of programs.
-    fn tell_problems(&mut self, tell: &mut dyn FnMut(&Event)) {
+    fn report_problems(&mut self, on_event: &mut dyn FnMut(&Event)) {
         let failing = self.programs.iter().flat_map(Programs::failing);
         let problems: BTreeSet<String> =
             self.found_problems.iter().cloned().chain(failing).collect();
         for new in problems.difference(&self.problems) {
-            tell(&Event::Problem(new.clone()));
+            on_event(&Event::Problem(new.clone()));
         }
         for over in self.problems.difference(&problems) {
-            tell(&Event::Over(over.clone()));
+            on_event(&Event::Over(over.clone()));
         }
         self.problems = problems;
     }
@@ -478,7 +483,7 @@ impl Keeper {
         if first {
             lines.insert(0, ("READY", "1"));
         }
-        self.systemd.tell(&lines);
+        self.systemd.notify(&lines);
     }
 }
 

@@ -332,16 +332,17 @@ mod tests {
         let lines: Vec<usize> = mistakes.iter().map(|it| it.0).collect();
         assert_eq!(lines, [1, 1, 2, 3, 4, 7, 8], "{mistakes:?}");
         assert!(mistakes.iter().any(|it| it.1 == "unknown key polcy: policy?"), "{mistakes:?}");
-        let said = parse("policy = \"suspnd20\"\n[match]\nname = \"a\"\n").expect_err("no policy");
-        assert!(said[0].0 == 1 && said[0].1.contains("suspend20"), "{said:?}");
-        let said = parse("policy = 3\n[match]\nname = \"a\"\n").expect_err("a number");
-        assert_eq!(said[0].1, "policy takes a text, as in policy = \"suspend20\", not integer");
-        let said = parse("policy = \"base\"\n").expect_err("nothing to match");
-        assert!(said[0].1.contains("which devices"), "{said:?}");
-        let said = parse("policy = \"base\"\n[match]\n").expect_err("nothing to match");
-        assert_eq!(said[0].0, 2, "{said:?}");
-        let said = parse("policy = \"base\"\n\nqueues = ").expect_err("no TOML");
-        assert_eq!(said[0].0, 3, "{said:?}");
+        let errors =
+            parse("policy = \"suspnd20\"\n[match]\nname = \"a\"\n").expect_err("no policy");
+        assert!(errors[0].0 == 1 && errors[0].1.contains("suspend20"), "{errors:?}");
+        let errors = parse("policy = 3\n[match]\nname = \"a\"\n").expect_err("a number");
+        assert_eq!(errors[0].1, "policy takes a text, as in policy = \"suspend20\", not integer");
+        let errors = parse("policy = \"base\"\n").expect_err("nothing to match");
+        assert!(errors[0].1.contains("which devices"), "{errors:?}");
+        let errors = parse("policy = \"base\"\n[match]\n").expect_err("nothing to match");
+        assert_eq!(errors[0].0, 2, "{errors:?}");
+        let errors = parse("policy = \"base\"\n\nqueues = ").expect_err("no TOML");
+        assert_eq!(errors[0].0, 3, "{errors:?}");
         let twice = parse("policy = \"base\"\npolicy = \"base\"\n").expect_err("twice");
         assert_eq!(twice[0].0, 2, "{twice:?}");
     }

@@ -104,13 +104,13 @@ impl Programs {
         all.map(|why| format!("{} ({}): {why}", self.name, self.unit))
     }
 
-    /// Scans the unit's processes, and sets whatever differs from the wish. `again`: also retries those that
+    /// Scans the unit's processes, and sets whatever differs from the wish. `look_again`: also retries those that
     /// could not be set before, as a lack of resources may be over. Failures are not reported here;
     /// [`failing`](Programs::failing) returns them.
-    pub(crate) fn look(&mut self, again: bool, tell: &mut dyn FnMut(String)) {
-        let there = processes(&self.group);
-        self.failing.retain(|key, _| there.contains(&key.0) && started(key.0) == key.1);
-        if there.is_empty() && self.attachment.is_none() {
+    pub(crate) fn look(&mut self, look_again: bool, emit: &mut dyn FnMut(String)) {
+        let pids = processes(&self.group);
+        self.failing.retain(|key, _| pids.contains(&key.0) && started(key.0) == key.1);
+        if pids.is_empty() && self.attachment.is_none() {
             self.next = None;
             self.unpinned = None;
             return;
@@ -122,7 +122,7 @@ impl Programs {
             attachment.raise_open_files();
             attachment
         });
-        if self.pin && (new || again && self.unpinned.is_some()) {
+        if self.pin && (new || look_again && self.unpinned.is_some()) {
             self.unpinned = match cpus_by_napi() {
                 Ok(cpus) => {
                     attachment.pin_with(cpus);
@@ -131,13 +131,13 @@ impl Programs {
                 Err(error) => Some(format!("not pinned: {error}")),
             };
         }
-        for pid in there {
+        for pid in pids {
             if attachment.contains(pid) {
                 continue;
             }
             let key = (pid, started(pid));
             let before = self.failing.get(&key);
-            if before.is_some() && !again {
+            if before.is_some() && !look_again {
                 continue;
             }
             // A killed keeper's settings would be taken for the program's own.
@@ -147,10 +147,10 @@ impl Programs {
                 if !left.changes.is_empty() && before.is_none() {
                     let what =
                         format!("what an earlier napkin left in process {pid} is put back first");
-                    tell(format!("{} ({}): {what}", self.name, self.unit));
+                    emit(format!("{} ({}): {what}", self.name, self.unit));
                 }
                 for why in left.left.iter().filter(|_| before.is_none()) {
-                    tell(format!("{} ({}): {why}", self.name, self.unit));
+                    emit(format!("{} ({}): {why}", self.name, self.unit));
                 }
             }
             match attachment.add(pid).map_err(|error| (error.is_gone(), error.to_string())) {
@@ -164,13 +164,13 @@ impl Programs {
         }
         let look = attachment.scan();
         let lines: Vec<String> = look.events.iter().filter_map(|it| self.lines.line(it)).collect();
-        lines.into_iter().for_each(|line| tell(format!("{} ({}): {line}", self.name, self.unit)));
+        lines.into_iter().for_each(|line| emit(format!("{} ({}): {line}", self.name, self.unit)));
         if attachment.processes() == 0 {
             self.attachment = None;
             // A program that started after the list was read, from one that has ended meanwhile: the group
             // was never empty, so no event reports it.
-            let there = processes(&self.group);
-            let new = there.iter().any(|pid| !self.failing.contains_key(&(*pid, started(*pid))));
+            let pids = processes(&self.group);
+            let new = pids.iter().any(|pid| !self.failing.contains_key(&(*pid, started(*pid))));
             self.next = new.then(|| Instant::now() + RETRY);
         } else {
             self.next = Some(Instant::now() + look.wait);
@@ -178,13 +178,13 @@ impl Programs {
     }
 
     /// Puts everything back in the running processes; returns whether that succeeded.
-    pub(crate) fn restore(mut self, tell: &mut dyn FnMut(String)) -> bool {
+    pub(crate) fn restore(mut self, emit: &mut dyn FnMut(String)) -> bool {
         let Some(mut attachment) = self.attachment.take() else { return true };
         let (restoration, events) = attachment.restore();
         let failed: Vec<String> =
             events.iter().filter_map(|it: &Event| self.lines.line(it)).collect();
-        failed.into_iter().for_each(&mut *tell);
-        tell(format!(
+        failed.into_iter().for_each(&mut *emit);
+        emit(format!(
             "{} ({}): {} settings of programs put back",
             self.name, self.unit, restoration.done
         ));
@@ -214,34 +214,34 @@ mod tests {
         let store = Store::at(directory.join("state"), "this boot".into(), namespace);
         let mut programs =
             Programs::new(&wish, &unit, directory.clone(), &store).expect("it has a plan");
-        let mut told = Vec::new();
-        let mut tell = |line: String| told.push(line);
+        let mut lines = Vec::new();
+        let mut emit = |line: String| lines.push(line);
 
-        programs.look(true, &mut tell);
+        programs.look(true, &mut emit);
         assert_eq!(programs.next(), None, "nobody is there");
         // An ID that no process has: it is listed, and cannot be opened.
         let list = directory.join("cgroup.procs");
         fs::write(&list, format!("{}\n", i32::MAX)).expect("written");
-        programs.look(true, &mut tell);
+        programs.look(true, &mut emit);
         assert!(programs.next().is_some() && !programs.run());
         // A process that cannot be set is retried not each second, but with everything else.
         programs.failing.insert((i32::MAX, None), "no descriptor".into());
-        programs.look(false, &mut tell);
+        programs.look(false, &mut emit);
         assert_eq!((programs.next(), programs.failing().count()), (None, 1));
-        programs.look(true, &mut tell);
+        programs.look(true, &mut emit);
         assert_eq!(programs.failing().count(), 0, "tried again");
         // The ID belonged to another process.
         programs.failing.insert((i32::MAX, Some(7)), "no right".into());
-        programs.look(false, &mut tell);
+        programs.look(false, &mut emit);
         assert!(programs.next().is_some() && programs.failing().count() == 0);
         programs.unpinned = Some("not pinned: no answer".into());
         let failing: Vec<String> = programs.failing().collect();
         assert_eq!(failing, ["a (a.service): not pinned: no answer"]);
         fs::write(&list, "").expect("written");
-        programs.look(false, &mut tell);
+        programs.look(false, &mut emit);
         assert_eq!(programs.next(), None, "they have ended");
         assert_eq!(programs.failing().count(), 0, "there is nothing to pin");
-        assert_eq!(told, [""; 0]);
+        assert_eq!(lines, [""; 0]);
         let _ = fs::remove_dir_all(directory);
     }
 }

@@ -45,29 +45,29 @@ impl Refusals {
     }
 
     /// Leaves the refused wishes as they are on the device, and returns the reported reasons. Forgets
-    /// refusals of other wishes or instances on it, and those older than `again`.
+    /// refusals of other wishes or instances on it, and those older than `retry_after`.
     pub(crate) fn leave(
         &mut self,
         wishes: &[&Wish],
         at: &Snapshot,
         assignment: &mut Assignment,
-        again: Option<Duration>,
+        retry_after: Option<Duration>,
     ) -> Vec<String> {
-        let there = instances(at);
-        let mut told = Vec::new();
+        let instances_now = instances(at);
+        let mut reasons = Vec::new();
         self.0.retain(|refusal| {
             if (refusal.ifindex, refusal.identity) != (at.device.ifindex, at.identity) {
                 return true;
             }
-            let old = again.is_some_and(|again| refusal.at.elapsed() >= again);
+            let old = retry_after.is_some_and(|retry_after| refusal.at.elapsed() >= retry_after);
             let which = wishes.iter().position(|wish| **wish == refusal.wish);
-            let holds = refusal.instances == there && !old;
+            let holds = refusal.instances == instances_now && !old;
             let Some(which) = which.filter(|_| holds) else { return false };
             assignment.leave_wish(which, at);
-            told.push(refusal.why.clone());
+            reasons.push(refusal.why.clone());
             true
         });
-        told
+        reasons
     }
 
     /// Forgets refusals because of something that had vanished: after a change in the kernel it may be back.
@@ -136,13 +136,13 @@ mod tests {
         refusals: &mut Refusals,
         wish: &Wish,
         at: &Snapshot,
-        again: Option<Duration>,
+        retry_after: Option<Duration>,
     ) -> (usize, Value) {
         let share = Share { places: vec![PLACE], refused: vec![] };
         let wanted = BTreeMap::from([(PLACE, Value::Number(20))]);
         let mut assignment = Assignment { wanted, shares: vec![share] };
-        let told = refusals.leave(&[wish], at, &mut assignment, again);
-        (told.len(), assignment.wanted[&PLACE].clone())
+        let reasons = refusals.leave(&[wish], at, &mut assignment, retry_after);
+        (reasons.len(), assignment.wanted[&PLACE].clone())
     }
 
     #[test]
@@ -159,13 +159,13 @@ mod tests {
         assert_eq!(look(&mut begun(), &first, &seen(8, 513), None), tried, "another device");
         let long = Some(Duration::from_secs(3_600));
         assert_eq!(look(&mut begun(), &first, &at, long), left);
-        for (wish, at, again) in [
+        for (wish, at, retry_after) in [
             (wish("defer200"), seen(7, 513), None),
             (first.clone(), seen(7, 514), None),
             (first.clone(), seen(7, 513), Some(Duration::ZERO)),
         ] {
             let mut refusals = begun();
-            assert_eq!(look(&mut refusals, &wish, &at, again), tried);
+            assert_eq!(look(&mut refusals, &wish, &at, retry_after), tried);
             assert!(refusals.0.is_empty(), "forgotten");
         }
         let mut refusals = begun();

@@ -33,7 +33,7 @@ impl SdNotify {
     }
 
     /// Sends `KEY=VALUE` lines. Errors are ignored: nothing depends on their delivery.
-    pub(crate) fn tell(&self, lines: &[(&str, &str)]) {
+    pub(crate) fn notify(&self, lines: &[(&str, &str)]) {
         let Some((socket, address)) = &self.to else { return };
         let line = |(key, value): &(&str, &str)| {
             let value: String =

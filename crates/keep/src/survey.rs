@@ -104,23 +104,23 @@ impl Standing {
     /// without a unit. `keeper` is the process ID of the running keeper, if any.
     pub fn programs(&self, keeper: Option<u32>) -> Vec<String> {
         let Some(unit) = &self.wish.unit else { return Vec::new() };
-        let mut said =
+        let mut notes =
             vec![format!("this is about the device; programs of {unit} are set while they run")];
         match unit.directory() {
-            None => said.push("there are no control groups (v2) here".into()),
+            None => notes.push("there are no control groups (v2) here".into()),
             Some(group) if !group.is_dir() => {
-                said.push(format!("none of them runs: there is no {}", group.display()));
+                notes.push(format!("none of them runs: there is no {}", group.display()));
             }
             Some(_) => {}
         }
         if let Some(pid) = keeper.filter(|pid| Right::SysPtrace.held_by(*pid) == Some(false)) {
-            said.push(format!(
+            notes.push(format!(
                 "the keeper (process {pid}) lacks {}, which programs of other users take: see napkin \
                  keeper --help",
                 Right::SysPtrace
             ));
         }
-        said
+        notes
     }
 
     /// What cannot be had of it here and now, a sentence for each reason.
@@ -302,13 +302,13 @@ mod tests {
 
     #[test]
     fn of_programs_it_is_said_that_they_are_not_the_device() {
-        let said = |unit: &str| {
+        let notes = |unit: &str| {
             let text = format!("policy = \"suspend20\"\n{unit}\n[match]\nname = \"eth0\"\n");
             let wish = Wish::parse(Path::new("/etc/napkin/a.toml"), &text).expect("a wish");
             Standing { wish, devices: vec![], unknown: None, programs_of: None }.programs(None)
         };
-        assert_eq!(said(""), [""; 0]);
-        let unit = said("unit = \"napkin-none.service\"");
+        assert_eq!(notes(""), [""; 0]);
+        let unit = notes("unit = \"napkin-none.service\"");
         let [what, why] = &unit[..] else { panic!("{unit:?}") };
         assert!(what.contains("programs of napkin-none.service"), "{what}");
         assert!(why.contains("none of them runs") || why.contains("no control groups"), "{why}");

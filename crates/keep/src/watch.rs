@@ -79,10 +79,11 @@ impl Followed {
     /// Whether its path still leads to the same file, or to none: other events report a file that has gone.
     fn is_current(&self) -> bool {
         match (rustix::fs::stat(self.path.as_path()), rustix::fs::fstat(&self.file)) {
-            (Ok(there), Ok(own)) => {
+            (Ok(on_path), Ok(own)) => {
                 // Inode numbers are reused; the times of the last change tell two files apart.
-                (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
-                    && (there.st_ctime, there.st_ctime_nsec) == (own.st_ctime, own.st_ctime_nsec)
+                (on_path.st_dev, on_path.st_ino) == (own.st_dev, own.st_ino)
+                    && (on_path.st_ctime, on_path.st_ctime_nsec)
+                        == (own.st_ctime, own.st_ctime_nsec)
             }
             (Err(Errno::NOENT), _) => true,
             _ => false,
@@ -391,12 +392,12 @@ fn drain(
 ) -> Result<bool, WatchError> {
     let mut buffer = [MaybeUninit::uninit(); BUFFER];
     let mut reader = inotify::Reader::new(inotify, &mut buffer);
-    let mut came = false;
+    let mut any = false;
     loop {
         match reader.next() {
             // `IGNORED`: a watch was removed.
-            Ok(event) => came |= event.events() != ReadFlags::IGNORED && counts(&event),
-            Err(Errno::AGAIN) => return Ok(came),
+            Ok(event) => any |= event.events() != ReadFlags::IGNORED && counts(&event),
+            Err(Errno::AGAIN) => return Ok(any),
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }

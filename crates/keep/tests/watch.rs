@@ -62,9 +62,9 @@ fn a_file_that_cannot_be_watched_is_told_of_and_the_others_are_watched() {
         [&closed, &open].map(|path| (path.clone(), Follow::Writes)).into();
     assert!(watch.follow(&paths), "the other one is watched");
     // Root may watch both.
-    let told: Vec<String> = watch.unfollowed().cloned().collect();
-    assert_eq!(told.len(), usize::from(refused), "{told:?}");
-    assert!(told.iter().all(|why| why.contains("napkin-unwatched")), "{told:?}");
+    let reasons: Vec<String> = watch.unfollowed().cloned().collect();
+    assert_eq!(reasons.len(), usize::from(refused), "{reasons:?}");
+    assert!(reasons.iter().all(|why| why.contains("napkin-unwatched")), "{reasons:?}");
     paths.remove(&closed);
     assert!(!watch.follow(&paths));
     assert_eq!(watch.unfollowed().next(), None, "it is over");
@@ -92,8 +92,8 @@ fn what_is_followed_stays_so_where_no_descriptor_is_left() {
     watch.spare(u64::MAX);
     paths.insert(second.clone(), Follow::Writes);
     assert!(!watch.follow(&paths), "nothing is opened");
-    let told: Vec<String> = watch.unfollowed().cloned().collect();
-    assert!(matches!(&told[..], [why] if why.contains("ulimit -n")), "{told:?}");
+    let reasons: Vec<String> = watch.unfollowed().cloned().collect();
+    assert!(matches!(&reasons[..], [why] if why.contains("ulimit -n")), "{reasons:?}");
     fs::write(&second, "x").expect("written");
     fs::write(&first, "x").expect("written");
     watch.wait(signal.as_fd(), LONG).expect("it waits");
@@ -103,8 +103,8 @@ fn what_is_followed_stays_so_where_no_descriptor_is_left() {
     fs::write(directory.join("other"), "").expect("written");
     fs::rename(directory.join("other"), &first).expect("renamed");
     assert!(!watch.follow(&paths), "nothing is opened");
-    let told: Vec<String> = watch.unfollowed().cloned().collect();
-    assert!(matches!(&told[..], [why] if why.contains("/first")), "{told:?}");
+    let reasons: Vec<String> = watch.unfollowed().cloned().collect();
+    assert!(matches!(&reasons[..], [why] if why.contains("/first")), "{reasons:?}");
     watch.spare(0);
     assert!(watch.follow(&paths), "the second is watched");
     assert_eq!(watch.unfollowed().next(), None);
@@ -118,7 +118,7 @@ fn a_device_that_was_deleted_is_told_from_one_that_was_moved() {
     }
     needs_program("ip");
     let other = Namespace::new().expect("a namespace");
-    let there = format!("/proc/{}/fd/{}", std::process::id(), other.as_fd().as_raw_fd());
+    let namespace = format!("/proc/{}/fd/{}", std::process::id(), other.as_fd().as_raw_fd());
     let inside = || {
         let signals = Signals::block_termination().expect("blocked");
         let signal = signals.readable().expect("a descriptor");
@@ -140,7 +140,7 @@ fn a_device_that_was_deleted_is_told_from_one_that_was_moved() {
 
         let index = route.add_veth(&config).expect("a veth");
         watch.track(index);
-        let moved = Command::new("ip").args(["link", "set", "va", "netns", &there]).status();
+        let moved = Command::new("ip").args(["link", "set", "va", "netns", &namespace]).status();
         assert!(moved.expect("it runs").success());
         until("a notice that it has left", || {
             watch.take(signal.as_fd()).expect("taken");
@@ -195,8 +195,8 @@ fn links_that_come_and_wishes_that_are_written_are_told_apart() {
         let config =
             VethConfig { name: "va", peer: "vb", peer_namespace: None, rx_queues: 1, tx_queues: 1 };
         Route::open().and_then(|mut route| route.add_veth(&config)).expect("a veth");
-        let came = woken();
-        assert!(came.kernel && !came.wishes, "{came:?}");
+        let event = woken();
+        assert!(event.kernel && !event.wishes, "{event:?}");
     };
     Namespace::new().expect("a namespace").run(inside).expect("entered");
     let _ = fs::remove_dir_all(&directory);

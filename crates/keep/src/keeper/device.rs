@@ -25,7 +25,7 @@ impl Keeper {
         wishes: &[Wish],
         files: &mut BTreeMap<PathBuf, Follow>,
         problems: &mut BTreeSet<String>,
-        tell: &mut dyn FnMut(&Event),
+        on_event: &mut dyn FnMut(&Event),
     ) -> Result<bool, ApplyError> {
         let at = self.backend.look(Target::Index(ifindex))?;
         let ifname = at.device.ifname.clone();
@@ -41,8 +41,8 @@ impl Keeper {
                 problems.insert(format!("{} ({}): {why}", wish.name, wish.place()));
             }
         }
-        let again = self.options.look;
-        problems.extend(self.refusals.leave(&wishes, &at, &mut assignment, again));
+        let look_every = self.options.look;
+        problems.extend(self.refusals.leave(&wishes, &at, &mut assignment, look_every));
         let held = match self.held.iter().position(|held| held.is_same_device(&at)) {
             Some(place) => {
                 self.watch.track(ifindex);
@@ -77,7 +77,7 @@ impl Keeper {
             problems.insert(why);
         };
         for foreign in kept.foreign {
-            tell(&Event::Again(foreign));
+            on_event(&Event::Again(foreign));
         }
         let mut put_back = kept.put_back;
         // What is missing now is put back, or held, when it appears.
@@ -86,11 +86,15 @@ impl Keeper {
         let changes = put_back.changes;
         if !changes.is_empty() {
             let ifname = ifname.clone();
-            tell(&Event::PutBack(DeviceRestored { ifname, changes, ..DeviceRestored::default() }));
+            on_event(&Event::PutBack(DeviceRestored {
+                ifname,
+                changes,
+                ..DeviceRestored::default()
+            }));
         }
         let changed = !kept.changes.is_empty();
         if changed {
-            tell(&Event::Set { ifname, changes: kept.changes });
+            on_event(&Event::Set { ifname, changes: kept.changes });
         }
         Ok(changed)
     }
@@ -122,11 +126,11 @@ impl Keeper {
     }
 
     /// Gives up devices that have left according to notices: another device may get the ifindex.
-    pub(super) fn release_departed(&mut self, tell: &mut dyn FnMut(&Event)) {
+    pub(super) fn release_departed(&mut self, on_event: &mut dyn FnMut(&Event)) {
         let mut kept = Vec::new();
         for held in std::mem::take(&mut self.held) {
             if self.watch.may_have_left(held.ifindex()) && !held.is_here(&mut self.backend) {
-                self.report_departed(&held, tell);
+                self.report_departed(&held, on_event);
             } else {
                 kept.push(held);
             }
@@ -136,20 +140,20 @@ impl Keeper {
 
     /// Reports a device that has left. Its settings went with it: they are gone, or in another network
     /// namespace, where `napkin restore` knows them.
-    fn report_departed(&mut self, held: &HeldDevice, tell: &mut dyn FnMut(&Event)) {
+    fn report_departed(&mut self, held: &HeldDevice, on_event: &mut dyn FnMut(&Event)) {
         let ifname = held.ifname().to_owned();
         // Before Linux 4.15 a notice does not tell deletion from a move. The setting serves as the test: it
         // came with 5.8.
-        let tells = self.backend.kernel().way(Setting::DeferHardIrqs).is_some();
-        let deleted = if self.watch.was_deleted(held.ifindex()) && tells {
+        let distinguishes = self.backend.kernel().way(Setting::DeferHardIrqs).is_some();
+        let deleted = if self.watch.was_deleted(held.ifindex()) && distinguishes {
             if let Err(error) = held.forget() {
-                tell(&Event::Problem(format!("{ifname}: {error}")));
+                on_event(&Event::Problem(format!("{ifname}: {error}")));
             }
             true
         } else {
             held.is_gone(&mut self.backend).unwrap_or(false)
         };
-        tell(&Event::Gone { ifname, deleted });
+        on_event(&Event::Gone { ifname, deleted });
     }
 
     /// Gives up devices that no wish matches any more, and those that are gone. A device that could not be
@@ -158,23 +162,23 @@ impl Keeper {
         &mut self,
         meant: &BTreeSet<u32>,
         problems: &mut BTreeSet<String>,
-        tell: &mut dyn FnMut(&Event),
+        on_event: &mut dyn FnMut(&Event),
     ) {
         self.refusals.retain(meant);
         let mut kept = Vec::new();
         for held in std::mem::take(&mut self.held) {
-            let here = held.is_here(&mut self.backend);
-            if here && meant.contains(&held.ifindex()) {
+            let is_here = held.is_here(&mut self.backend);
+            if is_here && meant.contains(&held.ifindex()) {
                 kept.push(held);
                 continue;
             }
-            if !here {
-                self.report_departed(&held, tell);
+            if !is_here {
+                self.report_departed(&held, on_event);
                 continue;
             }
             match held.restore(&mut self.backend) {
                 Ok(restored) if restored.failed.is_empty() && restored.journal.is_none() => {
-                    tell(&Event::PutBack(restored));
+                    on_event(&Event::PutBack(restored));
                 }
                 Ok(restored) => {
                     problems.extend(restored.words());
@@ -182,7 +186,7 @@ impl Keeper {
                     if !changes.is_empty() {
                         let put_back =
                             DeviceRestored { ifname, changes, ..DeviceRestored::default() };
-                        tell(&Event::PutBack(put_back));
+                        on_event(&Event::PutBack(put_back));
                     }
                     kept.push(held);
                 }
@@ -201,16 +205,16 @@ impl Keeper {
         &mut self,
         ifname: &str,
         restored: Result<DeviceRestored, ApplyError>,
-        tell: &mut dyn FnMut(&Event),
+        on_event: &mut dyn FnMut(&Event),
     ) -> bool {
         match restored {
             Ok(restored) => {
                 let complete = restored.is_complete();
-                tell(&Event::PutBack(restored));
+                on_event(&Event::PutBack(restored));
                 complete
             }
             Err(error) => {
-                tell(&Event::Problem(format!("{ifname}: not put back: {error}")));
+                on_event(&Event::Problem(format!("{ifname}: not put back: {error}")));
                 false
             }
         }

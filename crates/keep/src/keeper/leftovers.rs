@@ -54,7 +54,7 @@ pub(super) fn leftovers(
 /// Whether the device with this ifindex is up; `None` if it is not here, or is known to be another one.
 pub(super) fn is_up(backend: &mut Linux, ifindex: u32, identity: Option<u64>) -> Option<bool> {
     let at = backend.look(Target::Index(ifindex)).ok()?;
-    let same = identity.zip(at.identity).is_none_or(|(left, there)| left == there);
+    let same = identity.zip(at.identity).is_none_or(|(left, present)| left == present);
     same.then_some(at.device.up)
 }
 
@@ -77,9 +77,12 @@ mod tests {
         let [old, new] = [0, 20_000].map(Value::Number);
         journal.before(&spot, &old, &new).expect("written");
         assert_eq!(left(false), [""; 0], "it is gone, or waited for");
-        let told =
+        let messages =
             leftovers(&store, &mut |ifindex, identity| (ifindex, identity) == (7, Some(700)));
-        assert!(matches!(&told[..], [it] if it.contains("napkin restore --dev va")), "{told:?}");
+        assert!(
+            matches!(&messages[..], [it] if it.contains("napkin restore --dev va")),
+            "{messages:?}"
+        );
         let lock = store.lock(7, "va", Some(700)).expect("nobody has it");
         assert_eq!(left(true), [""; 0]);
         drop(lock);
