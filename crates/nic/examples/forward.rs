@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let mut frames = Vec::with_capacity(BURST.into());
     let mut before: Vec<_> = counters.iter().map(|it| it.read()).collect();
-    let (start, mut told, mut busy_before) = (Instant::now(), Instant::now(), cpu_time());
+    let (start, mut reported_at, mut busy_before) = (Instant::now(), Instant::now(), cpu_time());
     while start.elapsed() < Duration::from_secs(seconds) {
         for _ in 0..1024 {
             for (queue, wire) in queues.iter_mut().zip(wires.iter().rev()) {
@@ -69,9 +69,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 }
             }
         }
-        let took = told.elapsed();
+        let took = reported_at.elapsed();
         if took >= Duration::from_secs(1) {
-            told = Instant::now();
+            reported_at = Instant::now();
             let mut all = 0;
             for ((name, counters), before) in [a, b].into_iter().zip(&counters).zip(&mut before) {
                 let now = counters.read();

@@ -108,8 +108,8 @@ fn main() -> ExitCode {
 
 /// When a frame that came back was sent; `None` of all others.
 fn stamp(frame: &Frame) -> Option<u64> {
-    let ours = frame.get(12..14)? == [8, 0] && [1, 17].contains(frame.get(23)?);
-    Some(u64::from_ne_bytes(frame.get(STAMP..STAMP + 8)?.try_into().ok()?)).filter(|_| ours)
+    let is_stamped = frame.get(12..14)? == [8, 0] && [1, 17].contains(frame.get(23)?);
+    Some(u64::from_ne_bytes(frame.get(STAMP..STAMP + 8)?.try_into().ok()?)).filter(|_| is_stamped)
 }
 
 /// A datagram from 1.1.1.2 to port 7 of 1.1.1.1, addresses that the routers of DPDK's examples send

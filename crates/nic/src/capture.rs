@@ -122,14 +122,14 @@ impl Capture {
         let (frames, received) = mpsc::sync_channel(BACKLOG);
         let (start, started) = mpsc::sync_channel(1);
         let named = thread::Builder::new().name("capture".into());
-        let (theirs, failed_with) = (Arc::clone(&file), Arc::clone(&failure));
+        let (writer_file, failed_with) = (Arc::clone(&file), Arc::clone(&failure));
         let written = Arc::<AtomicU64>::default();
         let progress = Arc::clone(&written);
         let writer = named.spawn(move || {
             if started.recv().is_err() {
                 return Ok(0);
             }
-            write(&theirs, &received, &progress).inspect_err(|error| {
+            write(&writer_file, &received, &progress).inspect_err(|error| {
                 *failed_with.lock().unwrap_or_else(PoisonError::into_inner) =
                     Some(error.to_string());
             })

@@ -287,30 +287,30 @@ impl<'a> Guest<'a> {
         let packed = self.send.packed;
         // VERSION_1, INDIRECT_DESC, CSUM, HOST_TSO4, RING_PACKED.
         let taken = 1u64 << 32 | 1 << 28 | 1 | 1 << 11 | u64::from(packed) << 34;
-        tell(&socket, 2, &taken.to_ne_bytes(), None);
+        send_request(&socket, 2, &taken.to_ne_bytes(), None);
         let region = [1, START, LEN as u64, START, 0].map(u64::to_ne_bytes).concat();
-        tell(&socket, 5, &region, Some(self.memory.file.as_fd()));
+        send_request(&socket, 5, &region, Some(self.memory.file.as_fd()));
         let pair = |one: u32, other: u32| [one.to_ne_bytes(), other.to_ne_bytes()].concat();
         for index in 0..2u32 {
             let at = START + if index == 1 { 0 } else { RING as u64 };
-            tell(&socket, 8, &pair(index, SIZE.into()), None);
-            tell(&socket, 10, &pair(index, u32::from(packed) << 15), None);
+            send_request(&socket, 8, &pair(index, SIZE.into()), None);
+            send_request(&socket, 10, &pair(index, u32::from(packed) << 15), None);
             let parts = [at, at + 0x2000, at + 0x1000, 0].map(u64::to_ne_bytes).concat();
-            tell(&socket, 9, &[pair(index, 0), parts].concat(), None);
+            send_request(&socket, 9, &[pair(index, 0), parts].concat(), None);
             let number = u64::from(index).to_ne_bytes();
-            tell(&socket, 13, &number, Some(event().as_fd()));
+            send_request(&socket, 13, &number, Some(event().as_fd()));
             let kick = event();
-            tell(&socket, 12, &number, Some(kick.as_fd()));
+            send_request(&socket, 12, &number, Some(kick.as_fd()));
             self.kick = Some(kick);
         }
         // An answer means that no earlier request was refused.
-        tell(&socket, 1, &[], None);
+        send_request(&socket, 1, &[], None);
         (&socket).read_exact(&mut [0; 20]).expect("an answer");
         socket
     }
 }
 
-fn tell(socket: &UnixStream, request: u32, payload: &[u8], file: Option<BorrowedFd<'_>>) {
+fn send_request(socket: &UnixStream, request: u32, payload: &[u8], file: Option<BorrowedFd<'_>>) {
     let header = [request, 1, payload.len() as u32].map(u32::to_ne_bytes).concat();
     let message = [&header[..], payload].concat();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

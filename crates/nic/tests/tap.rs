@@ -66,7 +66,7 @@ fn arp_reply(kernel: Ipv4Addr, address: Ipv4Addr) -> Vec<u8> {
 
 #[test]
 fn a_datagram_goes_out_through_the_queue_and_another_comes_in() {
-    let (kernel, ours) = addresses(0);
+    let (kernel, engine_address) = addresses(0);
     let config = TapConfig {
         name: format!("nk{}", std::process::id()),
         queues: 2,
@@ -79,12 +79,12 @@ fn a_datagram_goes_out_through_the_queue_and_another_comes_in() {
     let sys = format!("/sys/class/net/{}", tap.name);
     assert_eq!(std::fs::read_to_string(format!("{sys}/mtu")).expect("there").trim(), "1400");
     let socket = UdpSocket::bind((kernel, 0)).expect("the address is there");
-    socket.send_to(b"out", (ours, 9)).expect("a route is there");
+    socket.send_to(b"out", (engine_address, 9)).expect("a route is there");
 
     let asked = next(&mut tap, |frame| frame[12..14] == [0x08, 0x06]);
     assert_eq!(asked[6..12], KERNELS);
     let wire = tap.queues[0].transmitter();
-    wire.send(&arp_reply(kernel, ours), 7).expect("the interface is up");
+    wire.send(&arp_reply(kernel, engine_address), 7).expect("the interface is up");
 
     let datagram = next(&mut tap, |frame| frame.len() >= 45 && frame[42..45] == *b"out");
     assert_eq!(datagram[..12], [OURS, KERNELS].concat());
@@ -94,7 +94,7 @@ fn a_datagram_goes_out_through_the_queue_and_another_comes_in() {
     let mut back = datagram.to_vec();
     back[..6].copy_from_slice(&KERNELS);
     back[6..12].copy_from_slice(&OURS);
-    back[26..30].copy_from_slice(&ours.octets());
+    back[26..30].copy_from_slice(&engine_address.octets());
     back[30..34].copy_from_slice(&kernel.octets());
     let (from, to) = (datagram[34..36].to_vec(), datagram[36..38].to_vec());
     back[34..36].copy_from_slice(&to);
@@ -105,7 +105,7 @@ fn a_datagram_goes_out_through_the_queue_and_another_comes_in() {
     socket.set_read_timeout(Some(Duration::from_secs(10))).expect("it may");
     let mut read = [0; 8];
     let (len, from) = socket.recv_from(&mut read).expect("the datagram came");
-    assert_eq!((&read[..len], from.ip()), (&b"in!"[..], ours.into()));
+    assert_eq!((&read[..len], from.ip()), (&b"in!"[..], engine_address.into()));
 
     let sent = tap.queues[0].counters().read();
     assert_eq!((sent.tx_packets, sent.tx_dropped), (2, 0));
@@ -131,7 +131,7 @@ const IFLA_MTU: u16 = 4;
 
 /// Sends one rtnetlink message about an interface: to remove it, as `ip link delete`, or to change an attribute, as
 /// `ip link set`.
-fn tell(kind: u16, name: &str, attribute: &[u8]) {
+fn send_rtnetlink(kind: u16, name: &str, attribute: &[u8]) {
     let index = std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).expect("there");
     let index: i32 = index.trim().parse().expect("a number");
     let mut message = Vec::new();
@@ -157,7 +157,7 @@ fn a_queue_whose_interface_was_removed_says_that_it_has_gone() {
     tap.queues[0].poll(64, 0, &mut frames);
     let counters = tap.queues[0].counters();
     assert!(!tap.queues[0].gone() && !counters.gone());
-    tell(RTM_DELLINK, &tap.name, &[]);
+    send_rtnetlink(RTM_DELLINK, &tap.name, &[]);
     assert_eq!(tap.queues[0].poll(64, 0, &mut frames).rx, 0);
     assert!(tap.queues[0].gone() && counters.gone());
     assert_eq!(wire.send(&[0; 60], 0), Err(SendError::Down));
@@ -172,7 +172,7 @@ fn frames_that_do_not_fit_or_find_no_buffer_are_read_and_counted() {
     let mut tap = open(&config, &pool).expect("a device");
     // An MTU that the configuration refuses, but that another program may set.
     let mtu = [&8u16.to_ne_bytes()[..], &IFLA_MTU.to_ne_bytes(), &4_000u32.to_ne_bytes()].concat();
-    tell(RTM_NEWLINK, &tap.name, &mtu);
+    send_rtnetlink(RTM_NEWLINK, &tap.name, &mtu);
     let _only = pool.take();
     let socket = UdpSocket::bind((kernel, 0)).expect("the address is there");
     socket.set_broadcast(true).expect("it may");

@@ -149,11 +149,11 @@ fn frames_go_both_ways_over_split_and_packed_rings() {
             connected(&others, 2);
             carry(&there, &mut here, frames());
             carry(&here, &mut there, frames());
-            let (ours, theirs) = (here.counters().read(), there.counters().read());
+            let (here_counts, there_counts) = (here.counters().read(), there.counters().read());
             let n = u64::from(frames());
-            assert_eq!((ours.rx_packets, theirs.tx_packets), (n, n));
-            assert_eq!((ours.tx_packets, theirs.rx_packets), (n, n));
-            assert_eq!((ours.rx_dropped(), theirs.rx_dropped()), (0, 0));
+            assert_eq!((here_counts.rx_packets, there_counts.tx_packets), (n, n));
+            assert_eq!((here_counts.tx_packets, there_counts.rx_packets), (n, n));
+            assert_eq!((here_counts.rx_dropped(), there_counts.rx_dropped()), (0, 0));
             assert_eq!((peers.refused.load(Relaxed), others.refused.load(Relaxed)), (0, 0));
         }
     }
@@ -167,16 +167,16 @@ fn a_frame_is_under_way_until_the_peer_has_taken_it() {
         let (there, _) = frontend(&FrontendConfig { packed, ..FrontendConfig::new(&place.0) });
         until("nobody there has any", || there.transmitter().in_flight() == 0);
         connected(&peers, 2);
-        let (ours, theirs) = (here.transmitter(), there.transmitter());
-        until("a first frame went", || theirs.send(&numbered(0), 0).is_ok());
-        (1..3).for_each(|number| theirs.send(&numbered(number), 0).expect("room"));
-        assert_eq!(theirs.in_flight(), 3);
+        let (device_wire, driver_wire) = (here.transmitter(), there.transmitter());
+        until("a first frame went", || driver_wire.send(&numbered(0), 0).is_ok());
+        (1..3).for_each(|number| driver_wire.send(&numbered(number), 0).expect("room"));
+        assert_eq!(driver_wire.in_flight(), 3);
         until("two were taken", || here.poll(2, 0, &mut Vec::with_capacity(2)).rx == 2);
-        assert_eq!(theirs.in_flight(), 1);
+        assert_eq!(driver_wire.in_flight(), 1);
         drain(&mut here, |frame| assert_eq!(number(frame), 2));
-        assert_eq!(theirs.in_flight(), 0);
-        until("a frame to the driver went", || ours.send(&numbered(3), 0).is_ok());
-        assert_eq!(ours.in_flight(), 0, "it stands in the driver's own memory");
+        assert_eq!(driver_wire.in_flight(), 0);
+        until("a frame to the driver went", || device_wire.send(&numbered(3), 0).is_ok());
+        assert_eq!(device_wire.in_flight(), 0, "it stands in the driver's own memory");
     }
 }
 
@@ -335,7 +335,7 @@ fn a_backend_is_killed_under_traffic_and_the_next_one_goes_on_where_it_was() {
         let config = FrontendConfig { packed, ring: 64, ..FrontendConfig::new(&place.0) };
         let (mut there, others) = frontend(&config);
         let wire = there.transmitter();
-        let mut came = 0;
+        let mut received = 0;
         for life in 0..lives {
             let this = std::env::current_exe().expect("a path");
             let child = std::process::Command::new(this)
@@ -346,11 +346,11 @@ fn a_backend_is_killed_under_traffic_and_the_next_one_goes_on_where_it_was() {
             let child = KillOnDrop(child.expect("it starts"));
             until("it is served", || others.served.load(Relaxed) == life + 1);
             // Killed at another position each time, and under traffic.
-            let until = came + 100 + 37 * life;
+            let until = received + 100 + 37 * life;
             let mut sent = 0;
-            while came < until {
+            while received < until {
                 (0..16).for_each(|_| sent += u32::from(wire.send(&numbered(sent), 0).is_ok()));
-                drain(&mut there, |frame| came += u64::from(number(frame) < u32::MAX));
+                drain(&mut there, |frame| received += u64::from(number(frame) < u32::MAX));
             }
             drop(child);
             connected(&others, 0);

@@ -151,8 +151,8 @@ fn a_flow_keeps_its_queue_and_flows_are_spread() {
     for port in 0..400 {
         wire.send(&datagram(port), 0).expect("room");
     }
-    let again: Vec<_> = many.iter_mut().map(ports).collect();
-    assert_eq!(first, again);
+    let second: Vec<_> = many.iter_mut().map(ports).collect();
+    assert_eq!(first, second);
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn any_call() -> impl Strategy<Value = (Call, Ns)> {
 fn run(config: SyntheticConfig, buffers: usize, calls: &[(Call, Ns)]) -> (Bench, Vec<String>) {
     let mut bench = Bench::new(config, buffers);
     let control = bench.queue.control();
-    let mut said = Vec::new();
+    let mut log = Vec::new();
     let mut now = 0;
     for &(call, later) in calls {
         now += later;
@@ -84,8 +84,8 @@ fn run(config: SyntheticConfig, buffers: usize, calls: &[(Call, Ns)]) -> (Bench,
                 assert!(work.rx <= budget && bench.frames.len() <= usize::from(work.rx));
                 assert!(work.rx == budget || bench.queue.pending() == 0);
                 assert!(bench.frames.iter().all(|frame| frame.arrived() <= now));
-                said.extend(bench.frames.iter().map(|f| format!("{} {:?}", f.arrived(), &**f)));
-                said.push(format!("{work:?}"));
+                log.extend(bench.frames.iter().map(|f| format!("{} {:?}", f.arrived(), &**f)));
+                log.push(format!("{work:?}"));
             }
             Call::Mask => bench.queue.mask(),
             Call::Unmask => {
@@ -94,15 +94,15 @@ fn run(config: SyntheticConfig, buffers: usize, calls: &[(Call, Ns)]) -> (Bench,
                 let due = bench.queue.rx_interrupt().min(bench.queue.tx_interrupt());
                 assert_eq!(waits, due <= now);
                 assert!(waits || bench.queue.wire.alarm.wanted() <= due);
-                said.push(format!("{waits}"));
+                log.push(format!("{waits}"));
             }
             Call::Acknowledge => bench.queue.acknowledge(),
-            Call::Send => said.push(format!("{:?}", bench.queue.wire.send(&[0; 60], now))),
+            Call::Send => log.push(format!("{:?}", bench.queue.wire.send(&[0; 60], now))),
             Call::Stop => control.stop_at(now),
             Call::Resume => control.resume_at(now),
         }
     }
-    (bench, said)
+    (bench, log)
 }
 
 proptest! {

@@ -57,10 +57,10 @@ impl Control {
         body: impl FnOnce(BorrowedFd<'_>) + Send + 'static,
     ) -> io::Result<Control> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (theirs, peers) = (Arc::clone(&stop), Arc::clone(peers));
+        let (thread_stop, peers) = (Arc::clone(&stop), Arc::clone(peers));
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             // Sessions and rings are dropped during unwinding, as at any other end.
-            if catch_unwind(AssertUnwindSafe(|| body(theirs.as_fd()))).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| body(thread_stop.as_fd()))).is_err() {
                 peers.refuse(
                     "the thread that speaks with the peer has panicked: no other peer is served until this \
                      program is started again"

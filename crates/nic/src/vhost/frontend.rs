@@ -313,9 +313,9 @@ fn negotiate(
     for index in 0..count {
         let (call, pair) = (event()?, index as usize / 2);
         rings.ports[pair].watch(call.as_fd())?;
-        let theirs = call.try_clone()?;
+        let sent_copy = call.try_clone()?;
         rings.calls.push((pair, call));
-        send(request::SET_VRING_CALL, value(index), vec![theirs])?;
+        send(request::SET_VRING_CALL, value(index), vec![sent_copy])?;
     }
     if tracks && shared.inflight.is_none() {
         let (rings, size) = (count as u16, config.ring);
@@ -336,7 +336,7 @@ fn negotiate(
         let Some(kind) = shared.kinds[index as usize].take() else {
             return lacks("has no place for rings");
         };
-        let (base, theirs) = (base_word(config.packed, kind.base()), kick.try_clone()?);
+        let (base, sent_copy) = (base_word(config.packed, kind.base()), kick.try_clone()?);
         let (notify, pair) = (Some(Arc::new(Notifier::new(kick))), index as usize / 2);
         let ready =
             Ring::new(kind, notify).reporting_to(rings.peers, pair).served_over(rings.backend);
@@ -353,7 +353,7 @@ fn negotiate(
         send(request::SET_VRING_BASE, two(ring, base), vec![])?;
         let addresses = [at.table, at.device, at.driver, 0].map(u64::to_ne_bytes).concat();
         send(request::SET_VRING_ADDR, [two(ring, 0), addresses].concat(), vec![])?;
-        send(request::SET_VRING_KICK, value(index), vec![theirs])?;
+        send(request::SET_VRING_KICK, value(index), vec![sent_copy])?;
     }
     if taken & features::PROTOCOL_FEATURES != 0 {
         for ring in 0..count as u32 {
@@ -382,12 +382,12 @@ mod tests {
     /// Negotiates as a backend of plain virtio 1.0 with the next frontend; returns the connection and the
     /// frontend's memory.
     fn negotiated(listener: &UnixListener) -> (UnixStream, OwnedFd) {
-        let mut came = None;
+        let mut accepted = None;
         until("it connects", || {
-            came = listener.accept().ok();
-            came.is_some()
+            accepted = listener.accept().ok();
+            accepted.is_some()
         });
-        let (peer, _) = came.expect("it came");
+        let (peer, _) = accepted.expect("it came");
         let never = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
         let connection = Connection::new(&peer, never.as_fd()).expect("a connection");
         let (mut asked, mut memory) = (0, None);
@@ -425,8 +425,11 @@ mod tests {
             until("it is served", || peers.served.load(Relaxed) == ring + 1);
             let at = RegionAt { guest: START, len: 2 * each, user: START, offset: 0 };
             let memory = Memory::map(&[(at, file)]).expect("it is whole");
-            let (ours, ..) = layout(START + ring * each, config.ring);
-            assert!(memory.write(ours.device + 2, &1_000u16.to_le_bytes()), "an index that leaps");
+            let (ring_area, ..) = layout(START + ring * each, config.ring);
+            assert!(
+                memory.write(ring_area.device + 2, &1_000u16.to_le_bytes()),
+                "an index that leaps"
+            );
             while wire.send(&[1; 60], 0).is_ok() {}
             queue.poll(1, 0, &mut Vec::new());
             if ring == 0 {

@@ -98,7 +98,7 @@ fn a_device_tells_at_once_of_all_that_were_sent_up_to_one() {
         let memory = memory(SIZE);
         let (mut ring, area) = (D::new(&memory, false, features()), D::area(&memory));
         let mut back = 0;
-        for (sent, told) in [(8, 8), (16, 5), (16, 16), (1, 1), (16, 16), (15, 15)] {
+        for (sent, reported) in [(8, 8), (16, 5), (16, 16), (1, 1), (16, 16), (15, 15)] {
             while ring.in_flight() < sent {
                 assert_eq!(ring.put(&[1; 60]), PutResult::Sent);
             }
@@ -107,10 +107,10 @@ fn a_device_tells_at_once_of_all_that_were_sent_up_to_one() {
                 if sent == SIZE { PutResult::Full } else { PutResult::TooLong }
             );
             Outgoing::publish(&mut ring);
-            D::uses(&area, back, told, 0);
-            back += told;
+            D::uses(&area, back, reported, 0);
+            back += reported;
             assert!(ring.goes_on(back), "another device would go on behind them");
-            assert_eq!(ring.in_flight(), sent - told);
+            assert_eq!(ring.in_flight(), sent - reported);
             assert!(!ring.broken());
         }
     }

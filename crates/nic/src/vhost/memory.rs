@@ -219,8 +219,8 @@ impl Memory {
         let (mut guest, mut rest) = (guest, into);
         // Each iteration moves to another region, so there are at most as many as regions.
         while !rest.is_empty() {
-            let Some((at, there)) = self.find(guest) else { return false };
-            let n = rest.len().min(there as usize);
+            let Some((at, available)) = self.find(guest) else { return false };
+            let n = rest.len().min(available as usize);
             let (now, later) = rest.split_at_mut(n);
             // SAFETY: `n` bytes are there and in `now`, which is ours alone. If the peer writes at the same time,
             // the copy has old or new bytes, which nothing has examined yet.
@@ -235,8 +235,8 @@ impl Memory {
     pub(super) fn write(&self, guest: u64, from: &[u8]) -> bool {
         let (mut guest, mut rest) = (guest, from);
         while !rest.is_empty() {
-            let Some((at, there)) = self.find(guest) else { return false };
-            let (now, later) = rest.split_at(rest.len().min(there as usize));
+            let Some((at, available)) = self.find(guest) else { return false };
+            let (now, later) = rest.split_at(rest.len().min(available as usize));
             // SAFETY: that many bytes are there, and `now` is not in a shared region.
             unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), at.as_ptr(), now.len()) };
             (rest, guest) = (later, guest.wrapping_add(now.len() as u64));
@@ -254,7 +254,7 @@ impl Memory {
         then: &mut [u8],
     ) -> bool {
         match self.find(guest) {
-            Some((at, there)) if there >= (N + then.len()) as u64 => {
+            Some((at, available)) if available >= (N + then.len()) as u64 => {
                 // SAFETY: as many bytes are there as in both together; see `read`.
                 unsafe { std::ptr::copy_nonoverlapping(at.as_ptr(), first.as_mut_ptr(), N) };
                 // SAFETY: within the same bytes.
@@ -273,8 +273,8 @@ impl Memory {
     #[inline]
     pub(super) fn prefetch(&self, guest: u64) {
         #[cfg(target_arch = "x86_64")]
-        if let Some((at, there)) = self.find(guest)
-            && there > 64
+        if let Some((at, available)) = self.find(guest)
+            && available > 64
         {
             use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
             for line in [0, 64] {
@@ -443,7 +443,7 @@ mod tests {
     #[test]
     fn a_file_that_is_cut_short_reads_as_zeros_and_is_told_of() {
         let cut = file(0x3000);
-        let ours = rustix::io::dup(&cut).expect("a descriptor");
+        let duplicate = rustix::io::dup(&cut).expect("a descriptor");
         let list = [(at(0x1000, 0x2000, 0x1000), cut), (at(0x8000, 0x1000, 0), file(0x1000))];
         let memory = Arc::new(Memory::map(&list).expect("both are whole"));
         let area = memory.area(0x10_2000, 0x100, 16).expect("within");
@@ -451,7 +451,7 @@ mod tests {
         area.store16(0, 7, Ordering::Relaxed);
         assert!(!memory.truncated());
 
-        rustix::fs::ftruncate(&ours, 0).expect("nobody has sealed it");
+        rustix::fs::ftruncate(&duplicate, 0).expect("nobody has sealed it");
         let mut read = [1; 5];
         assert!(memory.read(0x1000, &mut read), "the addresses are still the peer's");
         assert_eq!((&read, area.load16(0, Ordering::Relaxed)), (&[0; 5], 0));

@@ -190,9 +190,9 @@ impl Vhost {
         let ports = ports(queues, pool)?;
         let listener = Listener::bind(path)?;
         let peers = Arc::<Peers>::default();
-        let (theirs, counts) = (Arc::clone(&ports), Arc::clone(&peers));
+        let (thread_ports, counts) = (Arc::clone(&ports), Arc::clone(&peers));
         let control = Control::start("vhost", &peers, move |stop| {
-            backend::run(&listener, &theirs, &counts, stop);
+            backend::run(&listener, &thread_ports, &counts, stop);
         })?;
         Ok(Vhost::new(&ports, peers, control))
     }
@@ -209,9 +209,10 @@ impl Vhost {
         }
         let ports = ports(queues, pool)?;
         let peers = Arc::<Peers>::default();
-        let (theirs, counts, config) = (Arc::clone(&ports), Arc::clone(&peers), config.clone());
+        let (thread_ports, counts, config) =
+            (Arc::clone(&ports), Arc::clone(&peers), config.clone());
         let control = Control::start("virtio-user", &peers, move |stop| {
-            frontend::run(&config, &theirs, &counts, stop);
+            frontend::run(&config, &thread_ports, &counts, stop);
         })?;
         Ok(Vhost::new(&ports, peers, control))
     }

@@ -168,11 +168,11 @@ mod tests {
 
     /// A peer's eventfd, and our notifier of the same file.
     fn shared() -> (OwnedFd, Notifier) {
-        let theirs = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
-        let ours = theirs.as_fd().try_clone_to_owned().expect("a descriptor");
-        let ours = Notifier::of_peer(ours).expect("it is an eventfd");
-        assert!(ours.reads.is_some(), "these tests need a kernel with asynchronous reads");
-        (theirs, ours)
+        let peer = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        let notifier = peer.as_fd().try_clone_to_owned().expect("a descriptor");
+        let notifier = Notifier::of_peer(notifier).expect("it is an eventfd");
+        assert!(notifier.reads.is_some(), "these tests need a kernel with asynchronous reads");
+        (peer, notifier)
     }
 
     fn count(event: &OwnedFd) -> Result<u64, Errno> {
@@ -182,46 +182,46 @@ mod tests {
 
     #[test]
     fn each_notification_is_counted_however_many_there_are() {
-        let (theirs, ours) = shared();
+        let (peer, notifier) = shared();
         for times in [1, 2, 5 * REMEMBERED as u64] {
-            (0..times).for_each(|_| ours.notify());
-            assert_eq!(count(&theirs), Ok(times));
+            (0..times).for_each(|_| notifier.notify());
+            assert_eq!(count(&peer), Ok(times));
         }
     }
 
     #[test]
     fn threads_that_notify_at_the_same_time_lose_none() {
-        let ((theirs, ours), (others, also)) = (shared(), shared());
+        let ((peer, notifier), (others, also)) = (shared(), shared());
         let each = 20 * REMEMBERED as u64;
         std::thread::scope(|scope| {
-            for one in [&ours, &ours, &also] {
+            for one in [&notifier, &notifier, &also] {
                 scope.spawn(move || (0..each).for_each(|_| one.notify()));
             }
         });
-        assert_eq!((count(&theirs), count(&others)), (Ok(2 * each), Ok(each)));
+        assert_eq!((count(&peer), count(&others)), (Ok(2 * each), Ok(each)));
     }
 
     #[test]
     fn a_peer_that_counts_to_the_end_and_makes_its_eventfd_waiting_again_stops_nobody() {
-        let (theirs, ours) = shared();
-        write(&theirs, &(u64::MAX - 1).to_ne_bytes()).expect("there is room");
-        rustix::fs::fcntl_setfl(&theirs, OFlags::empty()).expect("it may");
+        let (peer, notifier) = shared();
+        write(&peer, &(u64::MAX - 1).to_ne_bytes()).expect("there is room");
+        rustix::fs::fcntl_setfl(&peer, OFlags::empty()).expect("it may");
         // A write would block now.
-        (0..3).for_each(|_| ours.notify());
-        assert_eq!(count(&theirs), Ok(u64::MAX));
-        ours.notify();
-        assert_eq!(count(&theirs), Ok(1), "and from then on it is as any other");
+        (0..3).for_each(|_| notifier.notify());
+        assert_eq!(count(&peer), Ok(u64::MAX));
+        notifier.notify();
+        assert_eq!(count(&peer), Ok(1), "and from then on it is as any other");
     }
 
     #[test]
     fn without_asynchronous_reads_it_is_written_and_refused_at_the_end() {
-        let (theirs, mut ours) = shared();
-        ours.reads = None;
-        (0..2).for_each(|_| ours.notify());
-        assert_eq!(count(&theirs), Ok(2));
-        write(&theirs, &(u64::MAX - 1).to_ne_bytes()).expect("there is room");
-        ours.notify();
-        assert_eq!(count(&theirs), Ok(u64::MAX - 1));
+        let (peer, mut notifier) = shared();
+        notifier.reads = None;
+        (0..2).for_each(|_| notifier.notify());
+        assert_eq!(count(&peer), Ok(2));
+        write(&peer, &(u64::MAX - 1).to_ne_bytes()).expect("there is room");
+        notifier.notify();
+        assert_eq!(count(&peer), Ok(u64::MAX - 1));
     }
 
     #[test]

@@ -31,8 +31,8 @@ struct ReturnedChain {
 pub(super) struct PackedDevice {
     memory: Arc<Memory>,
     table: Area,
-    ours: Suppression,
-    theirs: Suppression,
+    device_events: Suppression,
+    driver_events: Suppression,
     features: RingFeatures,
     next: Position,
     /// The position at which there was no buffer for a frame, or for the rest of it.
@@ -65,8 +65,8 @@ impl PackedDevice {
         let next = Position::from_base(base, size)?;
         Some(PackedDevice {
             table: memory.area(at.table, 16 * usize::from(size), 16)?,
-            theirs: Suppression::new(memory.area(at.driver, 4, 4)?),
-            ours: Suppression::new(memory.area(at.device, 4, 4)?),
+            driver_events: Suppression::new(memory.area(at.driver, 4, 4)?),
+            device_events: Suppression::new(memory.area(at.device, 4, 4)?),
             memory: Arc::clone(memory),
             features,
             next,
@@ -311,15 +311,15 @@ impl Incoming for PackedDevice {
         }
         let moved = std::mem::take(&mut self.moved);
         fence(SeqCst);
-        self.theirs.wants(self.next, moved)
+        self.driver_events.wants(self.next, moved)
     }
 
     fn mask(&mut self) {
-        self.ours.disable();
+        self.device_events.disable();
     }
 
     fn unmask(&mut self) -> bool {
-        self.ours.enable(self.features.event.then_some(self.next));
+        self.device_events.enable(self.features.event.then_some(self.next));
         fence(SeqCst);
         let waits = self.available();
         if waits {
@@ -394,7 +394,7 @@ impl Outgoing for PackedDevice {
         if self.is_broken() {
             return false;
         }
-        self.ours.enable(self.features.event.then_some(self.no_room_at));
+        self.device_events.enable(self.features.event.then_some(self.no_room_at));
         fence(SeqCst);
         let room = self.no_room_at.is_available(self.flags(self.no_room_at.at()));
         if room {

@@ -20,8 +20,8 @@ use super::slots::Slots;
 pub(super) struct PackedDriver {
     memory: Arc<Memory>,
     table: Area,
-    ours: Suppression,
-    theirs: Suppression,
+    driver_events: Suppression,
+    device_events: Suppression,
     features: RingFeatures,
     slots: Slots,
     /// The next position to make available.
@@ -51,8 +51,8 @@ impl PackedDriver {
         let slots = if receive { slots } else { slots.into_sending() };
         let mut ring = PackedDriver {
             table: memory.area(at.table, 16 * usize::from(size), 16)?,
-            ours: Suppression::new(memory.area(at.driver, 4, 4)?),
-            theirs: Suppression::new(memory.area(at.device, 4, 4)?),
+            driver_events: Suppression::new(memory.area(at.driver, 4, 4)?),
+            device_events: Suppression::new(memory.area(at.device, 4, 4)?),
             memory: Arc::clone(memory),
             features,
             slots,
@@ -63,7 +63,7 @@ impl PackedDriver {
             moved: 0,
             broken: false,
         };
-        ring.ours.disable();
+        ring.driver_events.disable();
         let len = ring.slots.len();
         while receive && let Some(slot) = ring.slots.lend() {
             ring.hand_over(slot, len, WRITE);
@@ -132,14 +132,14 @@ impl PackedDriver {
         count.min(most)
     }
 
-    /// With order: the number of buffers that a used descriptor at `here` covers if it names `last`, with `before`
-    /// others to be taken back first. `None` if they are more than the device has.
+    /// With order: the number of buffers that a used descriptor at `position` covers if it names `last`, with
+    /// `before` others to be taken back first. `None` if they are more than the device has.
     #[inline]
-    fn batch_to(&self, last: u16, here: Position, before: u16) -> Option<u16> {
-        let wrapped = if last < here.at() { here.size() } else { 0 };
-        let batch = u32::from(last) + u32::from(wrapped) + 1 - u32::from(here.at());
+    fn batch_to(&self, last: u16, position: Position, before: u16) -> Option<u16> {
+        let wrapped = if last < position.at() { position.size() } else { 0 };
+        let batch = u32::from(last) + u32::from(wrapped) + 1 - u32::from(position.at());
         let out = self.slots.out() - before;
-        (last < here.size() && batch <= out.into()).then_some(batch as u16)
+        (last < position.size() && batch <= out.into()).then_some(batch as u16)
     }
 
     #[inline]
@@ -261,15 +261,15 @@ impl Incoming for PackedDriver {
         self.table.store64(usize::from(at) * 16 + 8, word, Release);
         let moved = std::mem::take(&mut self.moved);
         fence(SeqCst);
-        self.theirs.wants(self.next, moved)
+        self.device_events.wants(self.next, moved)
     }
 
     fn mask(&mut self) {
-        self.ours.disable();
+        self.driver_events.disable();
     }
 
     fn unmask(&mut self) -> bool {
-        self.ours.enable(self.features.event.then_some(self.back));
+        self.driver_events.enable(self.features.event.then_some(self.back));
         fence(SeqCst);
         let waits = self.is_used();
         if waits {

@@ -243,26 +243,26 @@ fn frames_that_another_left_stay_until_there_is_room_and_none_overtakes_them() {
         (0..size).for_each(|_| send().expect("room"));
         assert_eq!(send(), Err(SendError::RingFull));
         // A thread is at the ring: others leave their frames, as long as there is space.
-        let there = ports[0].outgoing.try_enter().expect("nobody is there");
+        let entered = ports[0].outgoing.try_enter().expect("nobody is there");
         (0..64).for_each(|_| send().expect("it is left"));
         assert_eq!(send(), Err(SendError::RingFull), "the places are bounded");
-        drop(there);
+        drop(entered);
         queue.poll(0, 0, &mut Vec::new());
         assert_eq!(send(), Err(SendError::RingFull), "it would overtake");
-        let mut came = 0;
+        let mut received = 0;
         for _ in 0..=(size + 64) / 3 {
             for _ in 0..3 {
                 let mut buffer = [0; 64];
                 if peer.take(&mut buffer) == TakeResult::Frame(60) {
-                    assert_eq!(buffer[..60], [came as u8; 60]);
-                    came += 1;
+                    assert_eq!(buffer[..60], [received as u8; 60]);
+                    received += 1;
                 }
             }
-            let (told, waits) = (peer.publish(), ports[0].waiting.ready());
-            assert!(told || !waits, "nobody says that there is room after {came}");
+            let (published, waits) = (peer.publish(), ports[0].waiting.ready());
+            assert!(published || !waits, "nobody says that there is room after {received}");
             queue.poll(0, 0, &mut Vec::new());
         }
-        assert_eq!(came, size + 64);
+        assert_eq!(received, size + 64);
         send().expect("room");
         let counts = queue.counters().read();
         assert_eq!((counts.tx_packets, counts.tx_dropped), (size as u64 + 65, 3));

@@ -286,9 +286,11 @@ mod tests {
     fn what_is_no_packet_or_not_as_it_is_said_to_be_is_refused() {
         for six in [false, true] {
             let (good, network, transport) = packet(six, 0, 3_000);
-            let said = header(six, 1_000, transport);
-            let refused = |packet: &[u8], said: &[u8; HEADER]| begin(packet, said, BOTH).is_none();
-            assert!(!refused(&good, &said));
+            let header_bytes = header(six, 1_000, transport);
+            let refused = |packet: &[u8], header_bytes: &[u8; HEADER]| {
+                begin(packet, header_bytes, BOTH).is_none()
+            };
+            assert!(!refused(&good, &header_bytes));
             for (at, byte, why) in [
                 (0, 0, "no checksum is asked for"),
                 (1, 0, "nothing is to be cut"),
@@ -302,10 +304,10 @@ mod tests {
                 (8, 6, "the checksum is elsewhere"),
                 (9, 0xff, "far outside"),
             ] {
-                let mut said = said;
-                said[at] = byte;
-                said[4] = if at == 5 && byte == 0 { 7 } else { said[4] };
-                assert!(refused(&good, &said), "{why}");
+                let mut header_bytes = header_bytes;
+                header_bytes[at] = byte;
+                header_bytes[4] = if at == 5 && byte == 0 { 7 } else { header_bytes[4] };
+                assert!(refused(&good, &header_bytes), "{why}");
             }
             for (at, byte) in [
                 (12, 9),
@@ -315,19 +317,23 @@ mod tests {
             ] {
                 let mut packet = good.clone();
                 packet[at] = byte;
-                assert!(refused(&packet, &said), "{at} {byte}");
+                assert!(refused(&packet, &header_bytes), "{at} {byte}");
             }
             if !six {
                 for (at, byte) in [(0, 0x44), (0, 0x4f), (6, 0x20), (7, 1)] {
                     let mut packet = good.clone();
                     packet[network + at] = byte;
-                    assert!(refused(&packet, &said), "{at} {byte}");
+                    assert!(refused(&packet, &header_bytes), "{at} {byte}");
                 }
             }
-            (0..=transport + 24).for_each(|len| assert!(refused(&good[..len], &said), "{len}"));
+            (0..=transport + 24)
+                .for_each(|len| assert!(refused(&good[..len], &header_bytes), "{len}"));
             let none = RingFeatures { tso4: six, tso6: !six, ..BOTH };
-            assert!(begin(&good, &said, none).is_none(), "not agreed on");
-            assert!(!Segments::new().begin(&said, LONGEST + 1, BOTH), "longer than there is room");
+            assert!(begin(&good, &header_bytes, none).is_none(), "not agreed on");
+            assert!(
+                !Segments::new().begin(&header_bytes, LONGEST + 1, BOTH),
+                "longer than there is room"
+            );
         }
     }
 }

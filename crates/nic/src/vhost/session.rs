@@ -245,12 +245,12 @@ impl Session {
                     return Err(form());
                 }
                 let (made, file) = Inflight::make(packed, rings, asked.size).ok_or_else(form)??;
-                let ours = (file.try_clone().map_err(MemoryError::System)?, made.at().len);
+                let copy = (file.try_clone().map_err(MemoryError::System)?, made.at().len);
                 let mut answer = Message::reply(request, inflight(made.at()));
                 answer.files.push(file);
                 self.set_inflight(made, false)?;
                 // A repeated request, as cloud-hypervisor sends each time that its guest restarts.
-                if let Some((file, len)) = self.made_inflight.replace(ours) {
+                if let Some((file, len)) = self.made_inflight.replace(copy) {
                     Inflight::empty(&file, len);
                 }
                 return Ok(Some(answer));

@@ -114,17 +114,17 @@ fn action() -> io::Result<libc::sigaction> {
 
 /// Installs our handler in place of `before`. May be called from a signal handler.
 fn install(before: &libc::sigaction) -> io::Result<()> {
-    let mut ours = *before;
-    ours.sa_sigaction = handler as *const () as usize;
-    let theirs = libc::SA_ONSTACK | libc::SA_RESTART | libc::SA_NODEFER;
-    ours.sa_flags = libc::SA_SIGINFO
+    let mut action = *before;
+    action.sa_sigaction = handler as *const () as usize;
+    let inherited = libc::SA_ONSTACK | libc::SA_RESTART | libc::SA_NODEFER;
+    action.sa_flags = libc::SA_SIGINFO
         | match before.sa_sigaction {
             // An ignored signal does not interrupt system calls.
             libc::SIG_DFL | libc::SIG_IGN => libc::SA_ONSTACK | libc::SA_RESTART,
-            _ => before.sa_flags & theirs,
+            _ => before.sa_flags & inherited,
         };
     // SAFETY: the handler is async-signal-safe: it reads and writes atomics, and makes system calls.
-    match unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, std::ptr::null_mut()) } {
+    match unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -132,13 +132,13 @@ fn install(before: &libc::sigaction) -> io::Result<()> {
 
 /// Maps empty memory in place of the watched mapping that contains `at`. Returns whether that was done.
 fn replace_with_empty(at: usize) -> bool {
-    let ours = |it: &'static Mapping| {
+    let mapping_at = |it: &'static Mapping| {
         let (start, len) = (it.start.load(Acquire), it.len.load(Acquire));
         // An entry that another thread is reusing may mix two mappings.
         let whole = start != 0 && it.start.load(Relaxed) == start;
         (whole && at.wrapping_sub(start) < len).then_some((it, start, len))
     };
-    let Some((mapping, start, len)) = MAPPINGS.iter().find_map(ours) else { return false };
+    let Some((mapping, start, len)) = MAPPINGS.iter().find_map(mapping_at) else { return false };
     let start = start as *mut std::ffi::c_void;
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     let access = ProtFlags::READ | ProtFlags::WRITE;

@@ -109,8 +109,8 @@ impl DirectoryLock {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let there = std::fs::symlink_metadata(&self.path).ok().map(|file| file.ino());
-        if there.is_some() && there == self.inode {
+        let inode = std::fs::symlink_metadata(&self.path).ok().map(|file| file.ino());
+        if inode.is_some() && inode == self.inode {
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -356,8 +356,8 @@ mod tests {
         // The second used entry was the first of the batch that is not settled.
         memory.write(0x1800 + 8, &[1, 0, 8, 0, 0, 0, 1, 0]);
         let device = SplitDevice::new(&memory, at, 8, Default::default()).expect("it fits");
-        let ours = Arc::clone(&memory);
-        (memory, device, move || Region::new(ours.area(0x1800, 0x100, 8).expect("within"), 8))
+        let shared = Arc::clone(&memory);
+        (memory, device, move || Region::new(shared.area(0x1800, 0x100, 8).expect("within"), 8))
     }
 
     #[test]

@@ -146,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    fn told(change: impl FnOnce(&mut XdpConfig)) -> String {
+    fn refusal(change: impl FnOnce(&mut XdpConfig)) -> String {
         let mut config = XdpConfig::new("eth0");
         change(&mut config);
         config.check().expect_err("refused").to_string()
@@ -155,23 +155,23 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_with_its_value_and_what_to_do() {
         XdpConfig::new("eth0").check().expect("the defaults are possible");
-        assert!(told(|it| it.rx_ring = 1000).contains("1000"));
-        assert!(told(|it| it.tx_ring = 0).contains("power of two"));
-        assert!(told(|it| it.rx_ring = 1 << 17).contains("65536"));
+        assert!(refusal(|it| it.rx_ring = 1000).contains("1000"));
+        assert!(refusal(|it| it.tx_ring = 0).contains("power of two"));
+        assert!(refusal(|it| it.rx_ring = 1 << 17).contains("65536"));
         let to = |ports: &[u16], addresses: usize| Traffic::Ports {
             ports: ports.to_vec(),
             addresses: vec![Ipv4Addr::LOCALHOST.into(); addresses],
         };
-        assert!(told(|it| it.traffic = to(&[], 1)).contains("ports"));
-        assert!(told(|it| it.traffic = to(&[0], 1)).contains("port"));
-        assert!(told(|it| it.traffic = to(&[7], 0)).starts_with("0 addresses"));
-        assert!(told(|it| it.traffic = to(&[7], 9)).starts_with("9 addresses"));
-        assert!(told(|it| it.queues = vec![1, 0, 1]).contains("queue 1"));
+        assert!(refusal(|it| it.traffic = to(&[], 1)).contains("ports"));
+        assert!(refusal(|it| it.traffic = to(&[0], 1)).contains("port"));
+        assert!(refusal(|it| it.traffic = to(&[7], 0)).starts_with("0 addresses"));
+        assert!(refusal(|it| it.traffic = to(&[7], 9)).starts_with("9 addresses"));
+        assert!(refusal(|it| it.queues = vec![1, 0, 1]).contains("queue 1"));
         assert!(
-            told(|it| (it.mode, it.copying) = (Mode::Generic, Copying::Zero)).contains("native")
+            refusal(|it| (it.mode, it.copying) = (Mode::Generic, Copying::Zero)).contains("native")
         );
         assert!(
-            told(|it| it.busy_poll = Some(BusyPoll { usecs: 0, ..BusyPoll::default() }))
+            refusal(|it| it.busy_poll = Some(BusyPoll { usecs: 0, ..BusyPoll::default() }))
                 .contains("at least 1")
         );
     }

@@ -113,9 +113,11 @@ pub fn serve(data: &[u8]) {
     let socket = XdpSocket::other(socket);
     let Ok(wire) = Wire::new(socket, out, &pool, SIZE as usize, Arc::new(())) else { return };
     let wire = Arc::new(wire);
-    let (there, busy) = (Arc::clone(&wire), input.byte() % 4 == 0);
-    let ours = (Consumer::over(&receive), Producer::over(&fill));
-    let Ok(mut queue) = XdpQueue::new(there, ours.0, ours.1, &pool, SIZE, busy) else { return };
+    let (queue_wire, busy) = (Arc::clone(&wire), input.byte() % 4 == 0);
+    let rings = (Consumer::over(&receive), Producer::over(&fill));
+    let Ok(mut queue) = XdpQueue::new(queue_wire, rings.0, rings.1, &pool, SIZE, busy) else {
+        return;
+    };
     let sender = queue.transmitter();
     let (mut frames, mut held) = (Vec::with_capacity(64), Vec::<Frame>::new());
     let (mut taken, mut sent, mut refused) = (0, 0, 0);

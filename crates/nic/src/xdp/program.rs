@@ -37,12 +37,12 @@ fn wire(number: u16) -> i32 {
 pub(super) fn redirect(traffic: &Traffic, map: i32) -> Result<Vec<u8>, AssembleError> {
     let mut it = Assembler::new();
     let pass = it.label();
-    let ours = it.label();
+    let to_socket = it.label();
     it.copy(R6, R1); // the context
     if let Traffic::Ports { ports, addresses } = traffic {
-        to_ports(&mut it, ports, addresses, ours, pass);
+        to_ports(&mut it, ports, addresses, to_socket, pass);
     }
-    it.place(ours);
+    it.place(to_socket);
     it.load(Word, R2, R6, RX_QUEUE_INDEX);
     it.set_map(R1, map);
     it.set(R3, PASS);
@@ -85,8 +85,14 @@ fn one_of<const N: usize>(it: &mut Assembler, addresses: &[[u8; N]], offset: i32
     it.place(found);
 }
 
-/// Jumps to `ours` if the frame is UDP or TCP to one of the ports at one of the addresses, and to `pass` if not.
-fn to_ports(it: &mut Assembler, ports: &[u16], addresses: &[IpAddr], ours: Label, pass: Label) {
+/// Jumps to `to_socket` if the frame is UDP or TCP to one of the ports at one of the addresses, and to `pass` if not.
+fn to_ports(
+    it: &mut Assembler,
+    ports: &[u16],
+    addresses: &[IpAddr],
+    to_socket: Label,
+    pass: Label,
+) {
     let v4 = addresses.iter().filter_map(|ip| match ip {
         IpAddr::V4(ip) => Some(ip.octets()),
         IpAddr::V6(_) => None,
@@ -150,7 +156,7 @@ fn to_ports(it: &mut Assembler, ports: &[u16], addresses: &[IpAddr], ours: Label
     reaches(it, ETHERNET + 4, pass);
     load(it, Half, R5, ETHERNET + 2);
     for port in ports {
-        it.jump_if(R5, Condition::Equal, wire(*port), ours);
+        it.jump_if(R5, Condition::Equal, wire(*port), to_socket);
     }
     it.jump(pass);
 }

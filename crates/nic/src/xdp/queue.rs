@@ -268,8 +268,8 @@ impl PacketQueue for XdpQueue {
     fn unmask(&mut self, _now: Ns) -> bool {
         self.wire.flush_and_recheck();
         self.kick();
-        let again = self.wire.retry.retry_now(self.wire.counters.gone());
-        !self.watch.unmask(self.wire.socket.as_fd()) || again
+        let retries = self.wire.retry.retry_now(self.wire.counters.gone());
+        !self.watch.unmask(self.wire.socket.as_fd()) || retries
     }
 
     fn interrupt(&self) -> BorrowedFd<'_> {
@@ -458,9 +458,9 @@ mod tests {
         let mut queue = scene.queue();
         let flags = SocketFlags::CLOEXEC;
         let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None);
-        let (ours, theirs) = pair.expect("two sockets");
-        queue.watch.links = ours;
-        rustix::io::write(&theirs, b"it has gone").expect("there is room");
+        let (links, peer) = pair.expect("two sockets");
+        queue.watch.links = links;
+        rustix::io::write(&peer, b"it has gone").expect("there is room");
         let mut frames = Vec::new();
         queue.poll(8, CHECK_INTERVAL - 1, &mut frames);
         assert_eq!(scene.calls(), 0, "not yet");

@@ -269,7 +269,7 @@ impl Wire {
     fn reap(&self, ring: &mut Ring) -> u32 {
         let done = ring.complete.ready(1);
         // Buffers of frames that were sent in place: these return to the pool.
-        let (mut theirs, mut count) = ([0; BATCH as usize], 0);
+        let (mut completed, mut count) = ([0; BATCH as usize], 0);
         for _ in 0..done {
             let address = ring.complete.pop();
             let buffer = (address / FRAME_CAPACITY as u64) as usize;
@@ -280,14 +280,14 @@ impl Wire {
                 ring.free.push_back(buffer as u32);
                 continue;
             }
-            if count == theirs.len() {
-                self.pool.put_back_many(&theirs);
+            if count == completed.len() {
+                self.pool.put_back_many(&completed);
                 count = 0;
             }
-            theirs[count] = buffer as u32;
+            completed[count] = buffer as u32;
             count += 1;
         }
-        self.pool.put_back_many(&theirs[..count]);
+        self.pool.put_back_many(&completed[..count]);
         if done > 0 {
             ring.complete.release();
             add(&self.counters.tx_completions, done.into());
@@ -322,8 +322,9 @@ impl Wire {
     /// The number of buffers for frames to be sent, wherever they are.
     pub(super) fn buffers(&self) -> usize {
         let ring = self.try_ring();
-        let there = ring.map_or(0, |it| it.free.len() + it.out.iter().filter(|out| **out).count());
-        there + self.queued.len()
+        let in_ring =
+            ring.map_or(0, |it| it.free.len() + it.out.iter().filter(|out| **out).count());
+        in_ring + self.queued.len()
     }
 
     /// Twice the number of calls to send so far, plus one during a call.

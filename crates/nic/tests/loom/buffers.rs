@@ -39,10 +39,10 @@ impl Scene {
 fn two_take(turns: [&'static [usize]; 2]) {
     explore(move || {
         let scene = Scene::new();
-        let theirs = Arc::clone(&scene);
-        let there = spawn(move || turns[1].iter().for_each(|most| theirs.turn(*most)));
+        let thread_scene = Arc::clone(&scene);
+        let peer_thread = spawn(move || turns[1].iter().for_each(|most| thread_scene.turn(*most)));
         turns[0].iter().for_each(|most| scene.turn(*most));
-        there.join().expect("it ends");
+        peer_thread.join().expect("it ends");
         let mut all = [9; 3];
         assert_eq!((scene.list.len(), scene.list.take_many(&mut all)), (3, 3));
         all.sort_unstable();
@@ -62,16 +62,16 @@ fn a_buffer_is_with_one_at_a_time() {
 fn what_is_on_top_again_may_have_something_else_below_it() {
     explore(|| {
         let scene = Scene::new();
-        let theirs = Arc::clone(&scene);
-        let there = spawn(move || {
-            let held = [theirs.list.take(), theirs.list.take()];
+        let thread_scene = Arc::clone(&scene);
+        let peer_thread = spawn(move || {
+            let held = [thread_scene.list.take(), thread_scene.list.take()];
             let [Some(first), Some(second)] = held else { return None };
-            theirs.list.put_back(first);
+            thread_scene.list.put_back(first);
             Some(second)
         });
         let mine = scene.list.take();
         let next = scene.list.take();
-        let second = there.join().expect("it ends");
+        let second = peer_thread.join().expect("it ends");
         let mut out: Vec<_> = [mine, next, second].into_iter().flatten().collect();
         out.sort_unstable();
         out.windows(2).for_each(|pair| assert_ne!(pair[0], pair[1], "one has two holders"));
@@ -84,17 +84,17 @@ fn who_sees_all_back_has_all_to_himself() {
     explore(|| {
         let scene = Scene::new();
         let number = scene.list.take().expect("there are three");
-        let theirs = Arc::clone(&scene);
-        let there = spawn(move || {
+        let thread_scene = Arc::clone(&scene);
+        let peer_thread = spawn(move || {
             // SAFETY: the number was taken above.
-            theirs.buffers[number as usize].with_mut(|it| unsafe { *it += 1 });
-            theirs.list.put_back(number);
+            thread_scene.buffers[number as usize].with_mut(|it| unsafe { *it += 1 });
+            thread_scene.list.put_back(number);
         });
         while scene.list.len() < 3 {
             loom::thread::yield_now();
         }
         // SAFETY: all numbers are back.
         scene.buffers.iter().for_each(|it| it.with_mut(|it| unsafe { *it += 1 }));
-        there.join().expect("it ends");
+        peer_thread.join().expect("it ends");
     });
 }

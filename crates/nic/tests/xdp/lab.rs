@@ -32,9 +32,9 @@ impl Lab {
         for right in [Right::NetAdmin, Right::NetRaw, Right::Bpf, Right::SysAdmin] {
             needs(right.held(), right.name());
         }
-        let ours = Namespace::new().expect("a namespace");
+        let own = Namespace::new().expect("a namespace");
         let peer = Namespace::new().expect("a namespace");
-        ours.enter_thread().expect("it is entered");
+        own.enter_thread().expect("it is entered");
         let mut route = Route::open().expect("netlink");
         let config = VethConfig {
             name: DEVICE,
@@ -49,13 +49,13 @@ impl Lab {
         };
         route.add_address(ifindex, OURS, 24).expect("an address");
         route.set_up(ifindex).expect("up");
-        let there = || {
+        let set_up_peer = || {
             let mut route = Route::open().expect("netlink");
             let ifindex = route.link(PEER).expect("the other end").ifindex;
             route.add_address(ifindex, THEIRS, 24).expect("an address");
             route.set_up(ifindex).expect("up");
         };
-        peer.run(there).expect("the other namespace");
+        peer.run(set_up_peer).expect("the other namespace");
         Lab { peer, ifindex }
     }
 
@@ -72,12 +72,12 @@ impl Lab {
     /// An AF_XDP device at the other end, for a test that sends and receives its own frames.
     pub(crate) fn peer_device(&self) -> Engine {
         let config = XdpConfig { interface: PEER.into(), ..small(Traffic::All) };
-        let mut there = self
+        let mut device = self
             .peer
             .run(|| open(&config, &Pool::new(512)))
             .expect("the namespace")
             .expect("a device");
-        Engine::new(there.queues.remove(0))
+        Engine::new(device.queues.remove(0))
     }
 
     pub(crate) fn peer_device_of_all(&self) -> Vec<XdpQueue> {

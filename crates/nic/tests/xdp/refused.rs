@@ -45,8 +45,8 @@ fn a_queue_that_another_program_has_is_a_clear_error_and_the_next_one_is_free() 
     let config = |queue| XdpConfig { queues: vec![queue], ..small(Traffic::All) };
     match open(&config(0), &Pool::new(512)) {
         Err(error @ XdpError::QueueInUse { .. }) => {
-            let told = error.to_string();
-            assert!(told.contains("queue 0 of nk-xdp is in use"), "{told}");
+            let message = error.to_string();
+            assert!(message.contains("queue 0 of nk-xdp is in use"), "{message}");
         }
         other => panic!("{other:?}"),
     }
@@ -58,21 +58,21 @@ fn a_queue_that_another_program_has_is_a_clear_error_and_the_next_one_is_free() 
 fn what_is_not_there_or_not_allowed_is_said_before_anything_is_changed() {
     let lab = Lab::new(1);
     let pool = Pool::new(512);
-    let told = |change: &dyn Fn(&mut XdpConfig)| {
+    let refusal = |change: &dyn Fn(&mut XdpConfig)| {
         let mut config = small(Traffic::All);
         change(&mut config);
         open(&config, &pool).expect_err("refused").to_string()
     };
-    assert!(told(&|it| it.interface = "nk-none".into()).contains("no interface nk-none"));
-    assert!(told(&|it| it.interface = "a-name-far-too-long".into()).contains("no interface"));
-    assert!(told(&|it| it.interface = "lo".into()).contains("not an Ethernet"));
-    assert!(told(&|it| it.queues = vec![5]).contains("no queue 5: it receives and sends on 1"));
-    assert!(told(&|it| it.rx_ring = 100).contains("power of two"));
-    assert!(told(&|it| it.rx_ring = 1024).contains("1088 buffers"));
-    assert!(told(&|it| it.copying = Copying::Zero).contains("(veth) has no zero-copy"));
+    assert!(refusal(&|it| it.interface = "nk-none".into()).contains("no interface nk-none"));
+    assert!(refusal(&|it| it.interface = "a-name-far-too-long".into()).contains("no interface"));
+    assert!(refusal(&|it| it.interface = "lo".into()).contains("not an Ethernet"));
+    assert!(refusal(&|it| it.queues = vec![5]).contains("no queue 5: it receives and sends on 1"));
+    assert!(refusal(&|it| it.rx_ring = 100).contains("power of two"));
+    assert!(refusal(&|it| it.rx_ring = 1024).contains("1088 buffers"));
+    assert!(refusal(&|it| it.copying = Copying::Zero).contains("(veth) has no zero-copy"));
     let mut route = Route::open().expect("netlink");
     route.set_down(lab.ifindex).expect("down");
-    assert!(told(&|_| {}).contains("is down: bring it up"));
+    assert!(refusal(&|_| {}).contains("is down: bring it up"));
     route.set_up(lab.ifindex).expect("up");
     // After all these errors nothing is attached, and nothing is in use.
     drop(open(&small(Traffic::All), &pool).expect("a device"));

@@ -44,31 +44,31 @@ fn another(what: &str) -> (KillOnDrop, String) {
         .stdout(Stdio::piped())
         .spawn()
         .expect("started");
-    let (mut other, mut said) = (KillOnDrop(other), String::new());
+    let (mut other, mut first_line) = (KillOnDrop(other), String::new());
     let out = other.0.stdout.take().expect("piped");
-    BufReader::new(out).read_line(&mut said).expect("it speaks");
-    (other, said.trim().to_owned())
+    BufReader::new(out).read_line(&mut first_line).expect("it speaks");
+    (other, first_line.trim().to_owned())
 }
 
 /// Opens the device as soon as the kernel has closed the sockets of an ended process, which it does in the
 /// background.
 fn opened_again(config: &XdpConfig) -> Xdp {
-    let again = (0..500).find_map(|_| {
-        let again = open(config, &Pool::new(512)).ok();
-        if again.is_none() {
+    let reopened = (0..500).find_map(|_| {
+        let reopened = open(config, &Pool::new(512)).ok();
+        if reopened.is_none() {
             std::thread::sleep(Duration::from_millis(10));
         }
-        again
+        reopened
     });
-    again.expect("nothing was left")
+    reopened.expect("nothing was left")
 }
 
 #[test]
 fn two_on_one_device_is_a_clear_error_and_a_kill_leaves_no_program() {
     let lab = Lab::new(1);
     for round in 0..3 {
-        let (other, said) = another("ready");
-        assert_eq!(said, "ready", "round {round}");
+        let (other, first_line) = another("ready");
+        assert_eq!(first_line, "ready", "round {round}");
         match open(&small(Traffic::All), &Pool::new(512)) {
             Err(error @ XdpError::Attached { .. }) => {
                 assert!(error.to_string().contains("another napkin"), "{error}");
@@ -83,7 +83,7 @@ fn two_on_one_device_is_a_clear_error_and_a_kill_leaves_no_program() {
     kernels.set_read_timeout(Some(Duration::from_millis(100))).expect("it may");
     let client = lab.socket();
     let mut read = [0; 8];
-    let came = (0..100).any(|_| {
+    let attached = (0..100).any(|_| {
         client.send_to(b"you", (OURS, 7)).expect("sent");
         match kernels.recv_from(&mut read) {
             Ok(_) => true,
@@ -93,7 +93,7 @@ fn two_on_one_device_is_a_clear_error_and_a_kill_leaves_no_program() {
             }
         }
     });
-    assert!(came, "no program takes it");
+    assert!(attached, "no program takes it");
 }
 
 /// The ids of the BPF programs and maps that a process holds.
@@ -134,8 +134,8 @@ fn is_there(program: bool, number: u32) -> bool {
 fn a_device_may_be_restarted_and_killed_under_traffic_and_nothing_is_left() {
     let lab = Lab::new(1);
     let lives = std::env::var("NAPKIN_XDP_LIVES").ok().and_then(|it| it.parse().ok()).unwrap_or(8);
-    let there = lab.peer_device();
-    let (wire, ends) = (there.queue.transmitter(), Arc::new(AtomicBool::new(false)));
+    let peer = lab.peer_device();
+    let (wire, ends) = (peer.queue.transmitter(), Arc::new(AtomicBool::new(false)));
     let ending = Arc::clone(&ends);
     let traffic = std::thread::spawn(move || {
         let mut bytes = [0; 2048];
@@ -153,20 +153,23 @@ fn a_device_may_be_restarted_and_killed_under_traffic_and_nothing_is_left() {
         let mode = if life % 4 < 2 { Mode::Auto } else { Mode::Generic };
         if life % 2 == 0 {
             let mut xdp = opened_again(&XdpConfig { mode, ..small(Traffic::All) });
-            let mut ours = Engine::new(xdp.queues.remove(0));
-            let kept = ours.next(|frame| frame[12..14] == [0x88, 0xb5]);
+            let mut engine = Engine::new(xdp.queues.remove(0));
+            let kept = engine.next(|frame| frame[12..14] == [0x88, 0xb5]);
             // A frame outlives its queue, and keeps its memory alive.
-            drop(ours);
+            drop(engine);
             assert!(checked(&kept).is_some(), "life {life}");
         } else {
             let other = loop {
-                let (mut other, said) = another("ready");
-                if said == "ready" {
+                let (mut other, first_line) = another("ready");
+                if first_line == "ready" {
                     break other;
                 }
                 // The queue of a process that has just ended may still be in use.
                 other.0.wait().expect("ended");
-                assert!(said.contains("in use") || said.contains("attached"), "{said}");
+                assert!(
+                    first_line.contains("in use") || first_line.contains("attached"),
+                    "{first_line}"
+                );
             };
             let [programs, maps] = programs_and_maps(other.0.id());
             assert!(!programs.is_empty() || !maps.is_empty(), "it has a map, at least");
@@ -198,11 +201,17 @@ fn left(life: u32, programs: &[u32], maps: &[u32]) {
 #[test]
 fn too_little_memory_that_may_be_locked_is_told_with_how_much_it_takes() {
     let _lab = Lab::new(1);
-    let (mut other, said) = another("memlock");
+    let (mut other, first_line) = another("memlock");
     other.0.wait().expect("ended");
     // 512 buffers of 2 KiB each.
-    assert!(said.contains("take 1024 KiB") && said.contains("may lock 64 KiB"), "{said}");
-    assert!(said.contains("ulimit -l 1024") && said.contains("CAP_IPC_LOCK"), "{said}");
+    assert!(
+        first_line.contains("take 1024 KiB") && first_line.contains("may lock 64 KiB"),
+        "{first_line}"
+    );
+    assert!(
+        first_line.contains("ulimit -l 1024") && first_line.contains("CAP_IPC_LOCK"),
+        "{first_line}"
+    );
     // The failed attempt has attached nothing.
     drop(open(&small(Traffic::All), &Pool::new(512)).expect("a device"));
 }

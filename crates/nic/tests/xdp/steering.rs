@@ -88,10 +88,10 @@ fn datagrams_to_a_port_are_ours_behind_the_driver_and_all_else_is_the_kernel_s()
 #[test]
 fn ports_of_ours_are_found_over_ipv4_and_ipv6_and_other_hosts_vlans_and_fragments_are_not_ours() {
     let lab = Lab::new(1);
-    let there = lab.peer_device();
-    let wire = there.queue.transmitter();
+    let peer = lab.peer_device();
+    let wire = peer.queue.transmitter();
     let mut xdp = open(&small(ports(&[7])), &Pool::new(512)).expect("a device");
-    let mut ours = Engine::new(xdp.queues.remove(0));
+    let mut engine = Engine::new(xdp.queues.remove(0));
     let four_to = |to: Ipv4Addr, protocol: u8, fragment: u16, options: usize, port: u16| {
         let mut packet = vec![0x45 + options as u8, 0, 0, 60, 0, 0];
         packet.extend(fragment.to_be_bytes());
@@ -141,7 +141,7 @@ fn ports_of_ours_are_found_over_ipv4_and_ipv6_and_other_hosts_vlans_and_fragment
     wire.flush();
     let wanted: Vec<u8> =
         (0..).zip(&cases).filter(|case| case.1.1).flat_map(|(it, _)| [it; 2]).collect();
-    let found: Vec<u8> = wanted.iter().map(|_| ours.next(|_| true)[11]).collect();
+    let found: Vec<u8> = wanted.iter().map(|_| engine.next(|_| true)[11]).collect();
     assert_eq!(found, wanted);
     // Truncated within a header: passed to the kernel as well.
     for length in 14..34 {
@@ -152,6 +152,6 @@ fn ports_of_ours_are_found_over_ipv4_and_ipv6_and_other_hosts_vlans_and_fragment
         .expect("room");
     }
     let mut more = Vec::with_capacity(64);
-    assert_eq!(ours.queue.poll(64, 0, &mut more).rx, 0);
-    drop(there.frames);
+    assert_eq!(engine.queue.poll(64, 0, &mut more).rx, 0);
+    drop(peer.frames);
 }

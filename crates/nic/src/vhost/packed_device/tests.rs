@@ -185,7 +185,7 @@ fn a_batch_that_a_device_died_in_is_taken_again_or_not_at_all() {
 
 #[test]
 fn a_burst_is_told_of_by_its_first_place_where_order_was_agreed_on() {
-    for (in_order, indirect, tracked, told) in [
+    for (in_order, indirect, tracked, used) in [
         (true, false, false, 1),
         (true, true, true, 1),
         // Only the ring's descriptors would tell the next device where to continue.
@@ -205,8 +205,8 @@ fn a_burst_is_told_of_by_its_first_place_where_order_was_agreed_on() {
         (0..5).for_each(|_| assert_eq!(device.take(&mut [0; 64]), TakeResult::Frame(20)));
         Incoming::publish(&mut device);
         let is_used = |at| device.flags(at) == AVAILABLE | USED;
-        assert_eq!((0..SIZE).filter(|at| is_used(*at)).count(), told);
-        assert_eq!(Descriptor::read(&device.table, 0).first, if told == 1 { 4 } else { 0 });
+        assert_eq!((0..SIZE).filter(|at| is_used(*at)).count(), used);
+        assert_eq!(Descriptor::read(&device.table, 0).first, if used == 1 { 4 } else { 0 });
         assert_eq!((driver.in_flight(), driver.base()), (1, device.base()));
     }
 }

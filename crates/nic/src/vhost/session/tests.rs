@@ -62,9 +62,9 @@ fn what_waits_for_room_when_a_driver_stops_is_dropped_and_not_for_the_next_one()
         let wire = queue.transmitter();
         let mut session = Session::new(&ports, &Arc::default());
         let _first = begin(&mut session);
-        let there = ports[0].outgoing.try_enter().expect("nobody is there");
+        let entered = ports[0].outgoing.try_enter().expect("nobody is there");
         (0..3).for_each(|_| wire.send(&[1; 60], 0).expect("it is left"));
-        drop(there);
+        drop(entered);
         end(&mut session);
         let counts = queue.counters().read();
         assert_eq!((counts.tx_packets, counts.tx_dropped), (0, 3));
@@ -90,18 +90,18 @@ fn a_driver_whose_eventfd_is_at_its_end_and_waiting_again_stops_no_sender() {
     let wire = VhostQueue::new(&ports, 0, &Arc::default(), None).transmitter();
     let mut session = Session::new(&ports, &Arc::default());
     let _memory = begin(&mut session);
-    let theirs = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
-    let ours = theirs.as_fd().try_clone_to_owned().expect("a descriptor");
-    let call = Message::ask(request::SET_VRING_CALL, 0u64.to_ne_bytes().to_vec(), vec![ours]);
+    let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+    let peer_copy = event.as_fd().try_clone_to_owned().expect("a descriptor");
+    let call = Message::ask(request::SET_VRING_CALL, 0u64.to_ne_bytes().to_vec(), vec![peer_copy]);
     session.handle(call).expect("it is one");
     let mut count = [0; 8];
     let mut counted = || {
-        rustix::io::read(&theirs, &mut count).expect("there is a count");
+        rustix::io::read(&event, &mut count).expect("there is a count");
         u64::from_ne_bytes(count)
     };
     assert_eq!(counted(), 1, "of the last backend's frames, which it may not have told of");
-    rustix::io::write(&theirs, &(u64::MAX - 1).to_ne_bytes()).expect("there is room");
-    rustix::fs::fcntl_setfl(&theirs, rustix::fs::OFlags::empty()).expect("it may");
+    rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).expect("there is room");
+    rustix::fs::fcntl_setfl(&event, rustix::fs::OFlags::empty()).expect("it may");
     wire.send(&[1; 60], 0).expect("there is a buffer");
     assert_eq!(counted(), u64::MAX, "it was notified");
 }

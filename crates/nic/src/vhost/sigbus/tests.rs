@@ -34,24 +34,25 @@ fn send() {
 
 /// A peer truncates a file of its memory: the access succeeds.
 fn a_peer_truncates() {
-    let ours = truncated();
-    let watched = Watched::new(ours, PAGE).expect("there is a place");
-    assert_eq!((read(ours), watched.truncated()), (0, true));
+    let mapping = truncated();
+    let watched = Watched::new(mapping, PAGE).expect("there is a place");
+    assert_eq!((read(mapping), watched.truncated()), (0, true));
 }
 
 /// Sets the action for the signal, as the program that uses this library would.
 fn before(action: usize, flags: c_int) {
     // SAFETY: zeros are a valid action.
-    let mut theirs: libc::sigaction = unsafe { std::mem::zeroed() };
-    (theirs.sa_sigaction, theirs.sa_flags) = (action, flags);
+    let mut action_before: libc::sigaction = unsafe { std::mem::zeroed() };
+    (action_before.sa_sigaction, action_before.sa_flags) = (action, flags);
     // SAFETY: a plain action, or a handler below, which is async-signal-safe.
-    let set = unsafe { libc::sigaction(libc::SIGBUS, &raw const theirs, std::ptr::null_mut()) };
+    let set =
+        unsafe { libc::sigaction(libc::SIGBUS, &raw const action_before, std::ptr::null_mut()) };
     assert_eq!(set, 0, "{}", io::Error::last_os_error());
 }
 
 /// Runs `act` in a process of its own, by running the calling test, named `name`, again. Returns its status and
 /// output.
-fn apart(name: &str, act: impl FnOnce()) -> Output {
+fn in_child(name: &str, act: impl FnOnce()) -> Output {
     const CHILD: &str = "NAPKIN_TEST_SIGBUS";
     if std::env::var_os(CHILD).is_some() {
         act();
@@ -62,7 +63,7 @@ fn apart(name: &str, act: impl FnOnce()) -> Output {
     let arguments = ["--exact", &name, "--nocapture"];
     let ended = Command::new(this).args(arguments).env(CHILD, "").output().expect("it starts");
     // The child exits in `act` or is killed; a run without this test would print a result.
-    assert!(!said(&ended, "test result"), "{ended:?}");
+    assert!(!printed(&ended, "test result"), "{ended:?}");
     ended
 }
 
@@ -70,14 +71,14 @@ fn killed(ended: &Output) {
     assert_eq!(ended.status.signal(), Some(libc::SIGBUS), "{ended:?}");
 }
 
-fn said(ended: &Output, what: &str) -> bool {
+fn printed(ended: &Output, what: &str) -> bool {
     String::from_utf8_lossy(&ended.stdout).contains(what)
 }
 
 #[test]
 fn only_what_is_watched_is_mended_and_any_other_access_ends_the_process_as_ever() {
     let name = "only_what_is_watched_is_mended_and_any_other_access_ends_the_process_as_ever";
-    killed(&apart(name, || {
+    killed(&in_child(name, || {
         a_peer_truncates();
         read(truncated());
     }));
@@ -86,19 +87,19 @@ fn only_what_is_watched_is_mended_and_any_other_access_ends_the_process_as_ever(
 #[test]
 fn where_nothing_was_done_about_it_one_that_is_sent_ends_the_process_at_once() {
     let name = "where_nothing_was_done_about_it_one_that_is_sent_ends_the_process_at_once";
-    let ended = apart(name, || {
+    let ended = in_child(name, || {
         before(libc::SIG_DFL, 0);
         a_peer_truncates();
         send();
         println!("it lives");
     });
     killed(&ended);
-    assert!(!said(&ended, "it lives"), "{ended:?}");
+    assert!(!printed(&ended, "it lives"), "{ended:?}");
 }
 
 #[test]
 fn where_it_was_ignored_one_that_is_sent_is_and_an_access_is_not() {
-    let ended = apart("where_it_was_ignored_one_that_is_sent_is_and_an_access_is_not", || {
+    let ended = in_child("where_it_was_ignored_one_that_is_sent_is_and_an_access_is_not", || {
         before(libc::SIG_IGN, 0);
         a_peer_truncates();
         send();
@@ -108,14 +109,14 @@ fn where_it_was_ignored_one_that_is_sent_is_and_an_access_is_not() {
         read(truncated());
     });
     killed(&ended);
-    assert!(said(&ended, "it lives"), "{ended:?}");
+    assert!(printed(&ended, "it lives"), "{ended:?}");
 }
 
 static CALLED: AtomicUsize = AtomicUsize::new(0);
 static AT: AtomicUsize = AtomicUsize::new(0);
 
 /// Counts calls; and, as our handler does, maps a page at the address, so that the process continues.
-extern "C" fn theirs(_: c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+extern "C" fn program_handler(_: c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel passes it, by way of our handler.
     let about = unsafe { &*info };
     CALLED.fetch_add(1, Relaxed);
@@ -133,8 +134,8 @@ extern "C" fn theirs(_: c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void)
 #[test]
 fn the_handler_of_before_is_called_each_time_and_what_is_watched_is_mended_as_well() {
     let name = "the_handler_of_before_is_called_each_time_and_what_is_watched_is_mended_as_well";
-    let ended = apart(name, || {
-        before(theirs as *const () as usize, libc::SA_SIGINFO);
+    let ended = in_child(name, || {
+        before(program_handler as *const () as usize, libc::SA_SIGINFO);
         for round in 1..4 {
             a_peer_truncates();
             let other = truncated();
@@ -150,8 +151,8 @@ fn the_handler_of_before_is_called_each_time_and_what_is_watched_is_mended_as_we
 #[test]
 fn a_handler_of_before_that_is_called_once_is_and_the_next_one_ends_the_process() {
     let name = "a_handler_of_before_that_is_called_once_is_and_the_next_one_ends_the_process";
-    let ended = apart(name, || {
-        before(theirs as *const () as usize, libc::SA_SIGINFO | libc::SA_RESETHAND);
+    let ended = in_child(name, || {
+        before(program_handler as *const () as usize, libc::SA_SIGINFO | libc::SA_RESETHAND);
         a_peer_truncates();
         send();
         assert_eq!(CALLED.load(Relaxed), 1);
@@ -161,14 +162,14 @@ fn a_handler_of_before_that_is_called_once_is_and_the_next_one_ends_the_process(
         println!("for ever");
     });
     killed(&ended);
-    assert!(said(&ended, "it lives") && !said(&ended, "for ever"), "{ended:?}");
+    assert!(printed(&ended, "it lives") && !printed(&ended, "for ever"), "{ended:?}");
 }
 
 #[test]
 fn a_handler_of_before_that_gives_itself_up_leaves_ours() {
     // The handler of Rust's runtime: it handles stack overflows, and resets the action to the default for all else.
     let name = "a_handler_of_before_that_gives_itself_up_leaves_ours";
-    let ended = apart(name, || {
+    let ended = in_child(name, || {
         a_peer_truncates();
         send();
         a_peer_truncates();
@@ -177,13 +178,13 @@ fn a_handler_of_before_that_gives_itself_up_leaves_ours() {
         println!("for ever");
     });
     killed(&ended);
-    assert!(said(&ended, "it lives") && !said(&ended, "for ever"), "{ended:?}");
+    assert!(printed(&ended, "it lives") && !printed(&ended, "for ever"), "{ended:?}");
 }
 
 #[test]
 fn sixty_four_devices_have_places_also_while_all_of_their_peers_give_other_memory() {
     let name = "sixty_four_devices_have_places_also_while_all_of_their_peers_give_other_memory";
-    let ended = apart(name, || {
+    let ended = in_child(name, || {
         let page = truncated();
         // The regions, and the in-flight memory.
         let each = 2 * (MAX_REGIONS + 1);

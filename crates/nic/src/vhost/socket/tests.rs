@@ -37,7 +37,7 @@ fn frontend(place: &TempPath) -> Vhost {
     Vhost::frontend(&FrontendConfig::new(&place.0), &Pool::new(4)).expect("it can be")
 }
 
-fn told(peers: &Peers, what: &str) {
+fn expect_problem(peers: &Peers, what: &str) {
     until(what, || peers.take_problem().is_some_and(|it| it.contains(what)));
 }
 
@@ -65,13 +65,13 @@ fn a_backend_that_accepts_nobody_is_in_use_and_keeps_no_frontend_from_ending() {
     let listens = full(&place);
     assert!(matches!(backend(&place), Err(VhostError::InUse { .. })));
     let device = frontend(&place);
-    told(&device.peers, "its accept queue is full");
+    expect_problem(&device.peers, "its accept queue is full");
     let ends = std::thread::spawn(move || drop(device));
     until("it ends", || ends.is_finished());
 
     // Once the queue has room, the frontend is served.
     let device = frontend(&place);
-    told(&device.peers, "its accept queue is full");
+    expect_problem(&device.peers, "its accept queue is full");
     drop(listens);
     let other = backend(&place).expect("nobody listens there any more");
     until("they agree", || device.peers.rings.load(Relaxed) + other.peers.rings.load(Relaxed) == 4);
@@ -125,7 +125,7 @@ fn a_backend_that_refuses_by_hanging_up_is_told_of_once_and_has_not_served() {
             peer.read_exact(&mut [0; 12 + 12]).expect("it goes on");
         }
     }
-    told(&device.peers, "closed the connection while rings were agreed on");
+    expect_problem(&device.peers, "closed the connection while rings were agreed on");
     let counts = [&device.peers.served, &device.peers.refused];
     assert_eq!(counts.map(|it| it.load(Relaxed)), [0, 1]);
 }

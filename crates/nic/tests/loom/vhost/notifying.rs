@@ -125,13 +125,13 @@ fn ordered(way: Way, (event, in_order): (bool, bool), count: u8, without: Withou
         macro_rules! run {
             ($producer:expr, $consumer:expr) => {{
                 let (mut producer, mut consumer) = ($producer, $consumer);
-                let theirs = Arc::clone(&bells);
+                let thread_bells = Arc::clone(&bells);
                 // As at the start of a session: neither side requests notifications.
                 Incoming::mask(&mut producer);
                 Incoming::mask(&mut consumer);
-                let there = spawn(move || produce(producer, &theirs, count));
+                let thread = spawn(move || produce(producer, &thread_bells, count));
                 consume(consumer, &bells, count, without);
-                there.join().expect("it ends");
+                thread.join().expect("it ends");
             }};
         }
         let to_device = matches!(way, ToSplitDevice | ToPackedDevice);

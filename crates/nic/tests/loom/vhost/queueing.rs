@@ -60,10 +60,10 @@ impl Scene {
 fn two_send(asks: bool) {
     explore(move || {
         let scene = Scene::new();
-        let theirs = Arc::clone(&scene);
-        let there = spawn(move || theirs.send(1, asks));
+        let thread_scene = Arc::clone(&scene);
+        let thread = spawn(move || thread_scene.send(1, asks));
         scene.send(0, asks);
-        there.join().expect("it ends");
+        thread.join().expect("it ends");
         let mut sent = scene.sent.lock().expect("no model panics with the lock").clone();
         sent.sort_unstable();
         assert_eq!(sent, [0, 1], "one was left for nobody");
