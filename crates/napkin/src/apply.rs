@@ -214,13 +214,13 @@ fn watched(
     let then = if stays { "watched" } else { "held" };
     let (thread_args, applied) = (args.clone(), hold.applied().clone());
     // Printed by a thread of its own: a closed or blocked output must neither end nor delay the watch.
-    let tell = std::thread::Builder::new().name("tell".into()).spawn(move || {
+    let printing = std::thread::Builder::new().name("tell".into()).spawn(move || {
         let printed = print_applied(&thread_args, &applied, neighbours.as_ref());
         say(&format!("{}: {then} for {time}; Ctrl-C puts it back", thread_args.dev));
         printed
     });
-    let tell = tell.map_err(Failure::of)?;
-    let printed = || tell.join().unwrap_or(Err(Failure::Closed));
+    let printing = printing.map_err(Failure::of)?;
+    let printed = || printing.join().unwrap_or(Err(Failure::Closed));
     let end = match &mut canary {
         Some(canary) => {
             // The guard has ended the suspension of the queue. Once napkin has ended, no guard would.
@@ -311,13 +311,13 @@ impl Apply {
         };
         let (mut starving, mut own) = (None, None);
         for guard in &self.guard {
-            let again = match guard {
+            let repeated = match guard {
                 Guards::Starving(guard) => {
                     starving.replace(*guard).map(|_| "starved queues (once, again, off)")
                 }
                 Guards::Canary(guard) => own.replace(guard.clone()).map(|_| "the canary"),
             };
-            if let Some(what) = again {
+            if let Some(what) = repeated {
                 return Err(twice(what));
             }
         }

@@ -111,14 +111,14 @@ pub(crate) fn run(args: &Attach) -> Result<(), Failure> {
     let signals = signals.map_err(Failure::of)?;
     let mut session = options.begin(Some(args.pid))?;
     let mut lines = Lines::new(options.detail());
-    let mut tell = |event: &Event| lines.line(event).iter().for_each(|line| say(line));
+    let mut on_event = |event: &Event| lines.line(event).iter().for_each(|line| say(line));
     if args.once {
-        let left = session.leave(options.pin.then_some(PIN_FOR), &mut tell);
+        let left = session.leave(options.pin.then_some(PIN_FOR), &mut on_event);
         return options.report_left(&left);
     }
     options.watch(&mut session);
-    let ended = session.keep(args.limit, &signals, &mut tell, &mut || say(NOT_STOPPED));
-    let end = session.end(&mut tell);
+    let ended = session.keep(args.limit, &signals, &mut on_event, &mut || say(NOT_STOPPED));
+    let end = session.end(&mut on_event);
     if ended != Ended::Processes {
         options.note(&restored(&end.program));
         if has_journal(args.pid) {

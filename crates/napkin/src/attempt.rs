@@ -49,11 +49,11 @@ impl Attempt {
 
     /// The measurements and the time left, if all of them together take `time`: `24 measurements, about 1 min 10 s`.
     pub(crate) fn size(&self, time: Duration) -> String {
-        let (all, there) = (self.all, self.partial.there());
-        let left = all.saturating_sub(there);
+        let (all, done) = (self.all, self.partial.there());
+        let left = all.saturating_sub(done);
         let time = length(time.as_secs_f64() * left as f64 / all.max(1) as f64);
         let s = if all == 1 { "" } else { "s" };
-        match there {
+        match done {
             0 => format!("{all} measurement{s}, about {time}"),
             _ => format!("{all} measurement{s}, {left} left, about {time}"),
         }

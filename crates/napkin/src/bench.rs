@@ -212,8 +212,9 @@ fn prepare(
     if setup.policies.is_empty() {
         // Several worlds run the same policies: the engine's, if the workload runs there.
         let worlds = workload.worlds();
-        let tell = if several && worlds.contains(&World::Engine) { World::Engine } else { world };
-        setup.policies = NamedPolicy::all(workload.policies(tell));
+        let shown_world =
+            if several && worlds.contains(&World::Engine) { World::Engine } else { world };
+        setup.policies = NamedPolicy::all(workload.policies(shown_world));
     }
     if several {
         if setup.loads.is_empty() {

@@ -150,12 +150,12 @@ pub(crate) fn run(args: &Compare) -> Result<(), Failure> {
             args.dev
         ));
     }
-    let mut tell = |event: CompareEvent<'_>| match event {
+    let mut on_event = |event: CompareEvent<'_>| match event {
         CompareEvent::Slice(name) => progress.step(name),
         CompareEvent::Excluded { name, why } => progress.print(&format!("{name} is out: {why}")),
         CompareEvent::Note(note) => progress.print(&format!("note: {note}")),
     };
-    let compared = compare(&service, &options, &signals, &mut tell);
+    let compared = compare(&service, &options, &signals, &mut on_event);
     drop(progress);
     let report = compared.map_err(failure)?;
     let shown = args.show(&report);

@@ -117,9 +117,9 @@ mod tests {
 
     #[test]
     fn what_was_told_is_not_told_again_and_its_exit_code_stays() {
-        let mut said = Vec::new();
-        let left = Failure::Usage("it".into()).print_by(|line| said.push(line.to_owned()));
-        assert_eq!(said, ["error: it"]);
+        let mut lines = Vec::new();
+        let left = Failure::Usage("it".into()).print_by(|line| lines.push(line.to_owned()));
+        assert_eq!(lines, ["error: it"]);
         assert!(matches!(left.print_by(|_| panic!("again")), Failure::Exit(2)));
     }
 

@@ -33,14 +33,14 @@ impl Guard {
         };
         let held = device.map(|device| device.applied().before.device.ifindex);
         let options = Options { only: held.filter(|_| only), held, again };
-        let tell = move |event: &Event| {
+        let on_event = move |event: &Event| {
             if !(quiet && matches!(event.kind, EventKind::Again { .. })) {
                 say(&event.to_string());
             }
         };
         let store = Store::open().map_err(|error| error.to_string());
         let started = store.and_then(|store| {
-            let started = guard::Guard::start(options, &store, Box::new(tell));
+            let started = guard::Guard::start(options, &store, Box::new(on_event));
             started.map_err(|error| error.to_string())
         });
         match started {

@@ -259,9 +259,9 @@ fn write(args: &Keep, policy: Policy) -> Result<(), Failure> {
     refused.check(args.yes)?;
     let before = directory.write(&wish).map_err(Failure::of)?;
     let replaced = if before { " (in place of what it said)" } else { "" };
-    let said = print(&format!("{}: {}{replaced}\n", wish.file.display(), wish.sentence()));
+    let outcome = print(&format!("{}: {}{replaced}\n", wish.file.display(), wish.sentence()));
     check_read(&directory, &wish)?;
-    said?;
+    outcome?;
     if policy.suspends() && wish.unit.is_none() {
         guard::unwatched_wish();
     }

@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     };
     options.watch(&mut session);
     let mut lines = Lines::new(options.detail());
-    let mut tell = |event: RunEvent<'_>| match event {
+    let mut on_event = |event: RunEvent<'_>| match event {
         RunEvent::Event(event) => lines.line(event).iter().for_each(|line| say(line)),
         RunEvent::Remaining(count) => options.note(&format!(
             "the program has ended; waiting for what it left behind ({count} processes)"
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     };
     let mut command = Command::new(program);
     command.args(arguments);
-    let ended = session.run(&mut command, &signals, &mut tell);
+    let ended = session.run(&mut command, &signals, &mut on_event);
     let end = session.end(&mut |_| {});
     let (set, device) = (check_all_set(end.unset), check_device_restored(end.device));
     // The program's own exit code takes precedence, unless it is 0.

@@ -148,7 +148,7 @@ fn service(text: &str) -> Result<SocketAddr, &'static str> {
 
 /// Sends requests, or replays a capture, and prints the figures.
 pub(crate) fn load(args: &Load) -> Result<(), Failure> {
-    let mut tell = |event| match event {
+    let mut on_event = |event| match event {
         _ if args.quiet => {}
         Event::Open(note) => say(&note),
         Event::Second { sent, answered } => {
@@ -164,7 +164,7 @@ pub(crate) fn load(args: &Load) -> Result<(), Failure> {
     outputs::check(args.json.as_deref())?;
     if let Some(path) = &args.pcap {
         args.json.as_ref().map_or(Ok(()), |json| outputs::check_not_input(path, json))?;
-        let figures = replay(&replay_config(args, path), &mut tell).map_err(failure)?;
+        let figures = replay(&replay_config(args, path), &mut on_event).map_err(failure)?;
         if figures.sent == 0 && figures.signal.is_some() {
             say(&figures.to_string());
             return ended(figures.signal, Ok(()));
@@ -199,7 +199,7 @@ pub(crate) fn load(args: &Load) -> Result<(), Failure> {
         cpu: args.cpu,
         seed: args.seed,
     };
-    let figures = run(&config, &mut tell).map_err(failure)?;
+    let figures = run(&config, &mut on_event).map_err(failure)?;
     if figures.seconds == 0.0 && figures.signal.is_some() {
         // Interrupted before the measurement began: do not write a file of zeros.
         say(&figures.to_string());

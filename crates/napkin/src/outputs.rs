@@ -81,7 +81,7 @@ impl<'a> Outputs<'a> {
     pub(crate) fn announce(&self, heading: &str, workload: &str) -> Result<(), Failure> {
         let lines =
             [heading, description(workload)].map(|line| text::wrap(line, self.width) + "\n");
-        self.tell(&lines.concat())
+        self.print_text(&lines.concat())
     }
 
     /// Prints the table of a report with its notes and conclusion, and writes the report to its JSON file. With
@@ -111,7 +111,7 @@ impl<'a> Outputs<'a> {
         out.push('\n');
         // The file comes first: a closed output must not prevent it.
         let written = json.map_or(Ok(()), |path| report.write(path).map_err(Failure::of));
-        let printed = self.tell(&out);
+        let printed = self.print_text(&out);
         written.and(printed)
     }
 
@@ -124,7 +124,7 @@ impl<'a> Outputs<'a> {
         let worlds: Vec<&str> = self.reports.iter().map(|it| it.world.as_str()).collect();
         if let Some(why) = conclusion::apart(&self.reports) {
             let line = format!("{} do not stand side by side: {why}", worlds.join(" and "));
-            return self.tell(&format!("{}\n", text::wrap(&line, self.width)));
+            return self.print_text(&format!("{}\n", text::wrap(&line, self.width)));
         }
         let rows = conclusion::side_by_side(&self.reports);
         let mut out = format!("{}, side by side\n", worlds.join(", "));
@@ -141,7 +141,7 @@ impl<'a> Outputs<'a> {
             out.push_str(&text::wrap(&line, self.width));
             out.push('\n');
         }
-        self.tell(&out)
+        self.print_text(&out)
     }
 
     /// Takes a run that is shown and whose figures are written. Its file is removed once the page is written as well.
@@ -171,7 +171,7 @@ impl<'a> Outputs<'a> {
         }
     }
 
-    fn tell(&self, text: &str) -> Result<(), Failure> {
+    fn print_text(&self, text: &str) -> Result<(), Failure> {
         if self.stream {
             // Standard output has the JSON: no text in between.
             say(text.trim_end());

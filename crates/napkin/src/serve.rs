@@ -62,8 +62,8 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     let terminal = io::stderr().is_terminal();
     let result = serve(&config, args.limit, &mut |event| match event {
         Event::Started(server) => {
-            server.warnings().iter().for_each(|warning| tell(&format!("warning: {warning}")));
-            server.notes().iter().for_each(|note| tell(note));
+            server.warnings().iter().for_each(|warning| print_line(&format!("warning: {warning}")));
+            server.notes().iter().for_each(|note| print_line(note));
         }
         Event::Status(_) if !writable(io::stderr(), Duration::ZERO) => {}
         // Overwrites the last status; with line wrap off, it is cut at the terminal's edge.
@@ -74,22 +74,22 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         Event::Served(totals) => {
             if terminal {
                 // Begin a new line below the status.
-                tell("");
+                print_line("");
             }
-            tell(&format!("served: {totals}"));
+            print_line(&format!("served: {totals}"));
         }
         Event::DeviceRemoved(_) | Event::Problem(_) => {
             if terminal {
                 // Begin a new line below the status.
-                tell("");
+                print_line("");
             }
             match event {
                 Event::DeviceRemoved(device) => {
-                    tell(&format!(
+                    print_line(&format!(
                         "device {device} has gone: another program removed it; the others go on"
                     ));
                 }
-                Event::Problem(trouble) => tell(trouble),
+                Event::Problem(trouble) => print_line(trouble),
                 _ => {}
             }
         }
@@ -100,12 +100,12 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         Err(error) => Failure::of(error),
     };
     // The program that ended it waits for its exit and may read no more: do not block.
-    Err(failure.print_by(tell))
+    Err(failure.print_by(print_line))
 }
 
 /// Prints a line to standard error, unless that blocks for 1 s. The calling thread also takes the signals: blocked on
 /// a full pipe it could not be ended.
-fn tell(line: &str) {
+fn print_line(line: &str) {
     if writable(io::stderr(), Duration::from_secs(1)) {
         say(line);
     }

@@ -129,8 +129,8 @@ fn for_a_time_only_one_has_the_device_and_a_signal_gives_it_back() {
                 .stderr(Stdio::piped())
                 .spawn()
                 .expect("the binary runs");
-            let said = BufReader::new(child.stderr.take().expect("a pipe"));
-            let held = said.lines().map_while(Result::ok).find(|line| line.contains("held for"));
+            let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+            let held = stderr.lines().map_while(Result::ok).find(|line| line.contains("held for"));
             assert!(held.is_some());
             assert_ne!(settings(), original);
 
@@ -138,9 +138,12 @@ fn for_a_time_only_one_has_the_device_and_a_signal_gives_it_back() {
             for other in ["apply base --dev va", "restore", "restore --dev va --force"] {
                 let refused = napkin(&home, other);
                 assert_eq!(refused.status.code(), Some(1), "{other}");
-                let said = text(&refused.stderr);
-                assert!(said.contains(&format!("held by process {pid} (")), "{other}: {said}");
-                assert!(said.contains("apply defer20 --dev va --for 1h"), "{other}: {said}");
+                let message = text(&refused.stderr);
+                assert!(
+                    message.contains(&format!("held by process {pid} (")),
+                    "{other}: {message}"
+                );
+                assert!(message.contains("apply defer20 --dev va --for 1h"), "{other}: {message}");
             }
             let pid = Pid::from_child(&child);
             kill_process(pid, signal).expect("it lives");
@@ -166,18 +169,18 @@ fn for_a_time_only_one_has_the_device_and_a_signal_gives_it_back() {
             .expect("the binary runs");
         drop(child.stdout.take());
         let output = child.wait_with_output().expect("it ends");
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(3), "{said}");
-        assert!(said.contains("the guard broke"), "{said}");
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{message}");
+        assert!(message.contains("the guard broke"), "{message}");
         assert_eq!((settings(), journals(&home)), (original.clone(), 0));
         // If nothing was changed, the message does not say that something was put back.
         assert!(napkin(&home, "apply defer20 --dev va").status.success());
         let found = settings();
         let output = napkin(&home, "apply defer20 --dev va --guard false --watch 1h");
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(3), "{said}");
-        assert!(said.contains("so nothing is put back; the journal has "), "{said}");
-        assert!(said.contains("of va: napkin restore --dev va"), "{said}");
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{message}");
+        assert!(message.contains("so nothing is put back; the journal has "), "{message}");
+        assert!(message.contains("of va: napkin restore --dev va"), "{message}");
         assert!(!text(&output.stdout).contains("everything is as it was"));
         for (policy, unchanged) in [("base", false), ("defer20", true)] {
             let args = format!("apply {policy} --dev va --guard false --watch 1h --json");
@@ -215,8 +218,8 @@ fn many_at_once_leave_what_one_would() {
             .collect();
         for child in children {
             let output = child.wait_with_output().expect("it ends");
-            let said = text(&output.stderr);
-            assert!(output.status.success() || said.contains("held by"), "{said}");
+            let message = text(&output.stderr);
+            assert!(output.status.success() || message.contains("held by"), "{message}");
         }
         let output = napkin(&home, "restore");
         assert!(output.status.success(), "{}", text(&output.stderr));
@@ -287,20 +290,20 @@ fn on_a_full_disk_everything_is_put_back_all_the_same() {
                 .stderr(Stdio::piped())
                 .spawn()
                 .expect("the binary runs");
-            let mut said = BufReader::new(child.stderr.take().expect("a pipe")).lines();
-            assert!(said.by_ref().map_while(Result::ok).any(|line| line.contains("held for")));
+            let mut messages = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+            assert!(messages.by_ref().map_while(Result::ok).any(|line| line.contains("held for")));
             fill(&state);
             kill_process(Pid::from_child(&child), end).expect("it lives");
-            let said: Vec<String> = said.map_while(Result::ok).collect();
+            let messages: Vec<String> = messages.map_while(Result::ok).collect();
             let status = child.wait().expect("it ends");
             if end == Signal::KILL {
                 assert_ne!(settings(), original);
                 let output = napkin(&home, "restore");
                 assert!(output.status.success(), "{}", text(&output.stderr));
             } else {
-                assert!(status.success(), "{status}: {said:?}");
+                assert!(status.success(), "{status}: {messages:?}");
             }
-            assert_eq!(settings(), original, "{end:?}: {said:?}");
+            assert_eq!(settings(), original, "{end:?}: {messages:?}");
             assert_eq!(journals(&home), 0, "{end:?}");
             rustix::mount::unmount(&state, rustix::mount::UnmountFlags::DETACH).expect("ours");
         }
@@ -308,8 +311,8 @@ fn on_a_full_disk_everything_is_put_back_all_the_same() {
         let home = TempDir::new("apply-full");
         let state = small(&home, 1);
         let output = napkin(&home, "apply suspend20 --dev va");
-        let said = text(&output.stderr);
-        assert!(said.contains("No space left") && said.contains("was put back"), "{said}");
+        let message = text(&output.stderr);
+        assert!(message.contains("No space left") && message.contains("was put back"), "{message}");
         assert_eq!(output.status.code(), Some(1));
         assert_eq!((settings(), journals(&home)), (original, 0));
         rustix::mount::unmount(&state, rustix::mount::UnmountFlags::DETACH).expect("ours");
@@ -327,14 +330,14 @@ fn what_run_could_not_put_back_is_in_its_exit_code() {
             let output = run.args([&script, "0"]).output().expect("the binary runs");
             (output.status.code(), text(&output.stderr))
         };
-        let (status, said) = code("true");
-        assert_eq!(status, Some(125), "{said}");
-        assert!(said.contains("not everything was put back"), "{said}");
+        let (status, message) = code("true");
+        assert_eq!(status, Some(125), "{message}");
+        assert!(message.contains("not everything was put back"), "{message}");
         let mut route = Route::open().expect("a socket");
         let index = route.link("va").expect("it is there").ifindex;
         route.set_up(index).expect("up");
-        let (status, said) = code("exit 3");
-        assert_eq!(status, Some(3), "the program's own comes first: {said}");
+        let (status, message) = code("exit 3");
+        assert_eq!(status, Some(3), "the program's own comes first: {message}");
     });
 }
 
@@ -384,9 +387,9 @@ fn whoever_could_cut_himself_off_is_asked_first() {
         }
         let before = settings();
         let refused = napkin(&home, "apply defer20 --dev va");
-        let said = text(&refused.stderr);
-        assert_eq!((refused.status.code(), settings()), (Some(2), before.clone()), "{said}");
-        assert!(said.contains("va carries the default route"), "{said}");
+        let stderr = text(&refused.stderr);
+        assert_eq!((refused.status.code(), settings()), (Some(2), before.clone()), "{stderr}");
+        assert!(stderr.contains("va carries the default route"), "{stderr}");
         // Allowed: a policy that delays nothing, one with --for, and one with --yes.
         for args in ["base --dev va", "defer20 --dev va --for 10ms", "defer20 --dev va --yes"] {
             let done = napkin(&home, &format!("apply {args}"));

@@ -187,19 +187,19 @@ fn a_canary_that_breaks_is_put_back_and_one_that_holds_stays() {
     let pid = service.bed.pid().to_string();
     for guard in [&["--guard", "p99<50ms"][..], &["--guard", "p99<50ms", "--pid", &pid]] {
         let output = service.apply(&[&[BAD, "--watch", "5m"], guard].concat());
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(3), "{said}");
-        assert!(said.contains("the guard broke and defer-hard-irqs="), "{said}");
-        eprintln!("{}", said.trim());
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{stderr}");
+        assert!(stderr.contains("the guard broke and defer-hard-irqs="), "{stderr}");
+        eprintln!("{}", stderr.trim());
         service.check_unchanged();
     }
     // A guard without a request to judge by has not held.
     for guard in [["--guard", "p99<1us", "--watch", "0s"], ["--guard", "rate>9", "--watch", "0s"]] {
         let output = service.apply(&[&["defer20"][..], &guard[..]].concat());
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(3), "{said}");
-        assert!(said.contains("the guard was never judged and defer20 is put back"), "{said}");
-        assert!(said.contains("give a longer time"), "{said}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{stderr}");
+        assert!(stderr.contains("the guard was never judged and defer20 is put back"), "{stderr}");
+        assert!(stderr.contains("give a longer time"), "{stderr}");
         service.check_unchanged();
     }
     let file = service.home.0.join("healthy");
@@ -228,9 +228,9 @@ fn a_canary_without_what_it_takes_changes_nothing() {
     let mut service = Service::new("apply-canary-refused");
     let refused = |args: &[&str], why: &str| {
         let output = service.apply(args);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains(why), "{said}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(why), "{stderr}");
         service.check_unchanged();
     };
     refused(&["defer20", "--guard", "p99<fast"], "a factor of the reference, as in 2x, or a time");
@@ -258,7 +258,7 @@ fn a_measure_of_one_s_own_takes_the_place_of_ours_and_rubbish_ends_it() {
         "{verdict}"
     );
 
-    for (command, said) in [
+    for (command, expected) in [
         ("echo fast", "no number"),
         ("true", "printed nothing"),
         ("echo 1; false", "failed"),
@@ -267,7 +267,7 @@ fn a_measure_of_one_s_own_takes_the_place_of_ours_and_rubbish_ends_it() {
         let output = service.run(&of(command));
         assert_eq!(output.status.code(), Some(1));
         let failed = json(&output)["failed"].to_string();
-        assert!(failed.contains(said), "{command}: {failed}");
+        assert!(failed.contains(expected), "{command}: {failed}");
         service.check_unchanged();
     }
     let hang = [&of("sleep 1000 & sleep 1000")[..], &["--measure-limit", "200ms"]].concat();
@@ -283,9 +283,9 @@ fn a_relative_guard_is_refused_where_the_measure_brings_the_load() {
     let measured = ["--policies", "base,defer20", "--rounds", "1", "--measure", "echo 1"];
     for guard in ["p99<2x", "rate>0.9x"] {
         let output = service.run(&[&measured[..], &["--guard", guard]].concat());
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{guard}: {said}");
-        assert!(said.contains("nothing to compare with: give a time"), "{guard}: {said}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{guard}: {stderr}");
+        assert!(stderr.contains("nothing to compare with: give a time"), "{guard}: {stderr}");
         service.check_unchanged();
     }
     let output = service.run(&[&measured[..], &["--guard", "p99<500ms"]].concat());
@@ -343,9 +343,9 @@ fn a_signal_puts_back_and_shows_and_after_a_kill_the_journal_knows() {
     drop(running.stdout.take());
     kill_process(pid(&running), Signal::INT).expect("it runs");
     let output = running.wait_with_output().expect("it ends");
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(130), "{said}");
-    assert!(said.contains("interrupted: everything was put back"), "{said}");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(stderr.contains("interrupted: everything was put back"), "{stderr}");
     service.check_unchanged();
 
     // Kill it at an arbitrary point.
@@ -367,7 +367,7 @@ fn a_signal_puts_back_and_shows_and_after_a_kill_the_journal_knows() {
 #[test]
 fn what_makes_no_sense_is_refused_before_anything_is_changed() {
     let service = Service::new("compare-refused");
-    for (args, said) in [
+    for (args, expected) in [
         (&["--policies", "base"][..], "one policy"),
         (&["--policies", "base,base"], "twice"),
         (&["--rounds", "0"], "0 rounds"),
@@ -395,7 +395,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_changed() {
         let output = output.expect("it runs");
         assert!(!output.status.success(), "{args:?}");
         let error = text(&output.stderr);
-        assert!(error.contains(said), "{args:?}: {error}");
+        assert!(error.contains(expected), "{args:?}: {error}");
         assert!(!error.contains("Ctrl-C puts everything back"), "{args:?}: {error}");
         service.check_unchanged();
     }

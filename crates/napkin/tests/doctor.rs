@@ -34,7 +34,7 @@ fn the_checks_are_listed() {
 
 #[test]
 fn what_keeps_it_from_an_answer_is_said_and_is_no_fault() {
-    for (args, said) in [
+    for (args, expected) in [
         (&["--dev", "no-such-device"][..], "no-such-device"),
         (&["2147483647"][..], "there is no process 2147483647"),
         (&["--policy", "suspnd20"][..], "did you mean 'suspend20'?"),
@@ -43,7 +43,7 @@ fn what_keeps_it_from_an_answer_is_said_and_is_no_fault() {
     ] {
         let output = doctor(args);
         let error = text(&output.stderr);
-        assert!(error.contains(said), "{args:?}: {error}");
+        assert!(error.contains(expected), "{args:?}: {error}");
         assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
     }
 }

@@ -23,7 +23,7 @@ use rustix::process::{Pid, Signal, kill_process};
 /// A running `napkin export`, and its line on what it exports and where.
 struct Exporting {
     child: Child,
-    said: String,
+    first_line: String,
 }
 
 impl Exporting {
@@ -34,14 +34,14 @@ impl Exporting {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the binary runs");
-        let mut said = String::new();
+        let mut first_line = String::new();
         let stderr = child.stderr.take().expect("it is piped");
-        BufReader::new(stderr).read_line(&mut said).expect("text");
-        Exporting { child, said: said.trim_end().to_owned() }
+        BufReader::new(stderr).read_line(&mut first_line).expect("text");
+        Exporting { child, first_line: first_line.trim_end().to_owned() }
     }
 
     fn port(&self) -> u16 {
-        let address = self.said.split("http://127.0.0.1:").nth(1).expect("where it listens");
+        let address = self.first_line.split("http://127.0.0.1:").nth(1).expect("where it listens");
         address.split('/').next().and_then(|port| port.parse().ok()).expect("a port")
     }
 
@@ -89,7 +89,11 @@ fn an_engine_is_scraped_in_either_form_and_its_counts_rise() {
     let served = engine(&place);
     let control = served.control.to_str().expect("a plain path");
     let mut exporting = Exporting::start(&["--engine", control, "--listen", "127.0.0.1:0"]);
-    assert!(exporting.said.starts_with("engine a.sock (process "), "{}", exporting.said);
+    assert!(
+        exporting.first_line.starts_with("engine a.sock (process "),
+        "{}",
+        exporting.first_line
+    );
     let port = exporting.port();
     let packets = "napkin_packets_total{device=\"syn0\",napi=\"1\"}";
     let first = within("packets", || value(&scrape(port, ""), packets).filter(|it| *it > 0.0));
@@ -116,8 +120,8 @@ fn a_unix_socket_is_made_and_goes() {
     let answer = ask(UnixStream::connect(&socket).expect("it listens"), "");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     let second = napkin(["export", "--engine", control, "--listen", &listen]);
-    let said = text(&second.stderr);
-    assert!(!second.status.success() && said.contains("another process does"), "{said}");
+    let stderr = text(&second.stderr);
+    assert!(!second.status.success() && stderr.contains("another process does"), "{stderr}");
     assert!(exporting.end().success());
     assert!(!socket.exists());
 }
@@ -136,9 +140,9 @@ fn a_file_is_kept_and_goes() {
     assert!(first.starts_with("# HELP napkin_build_info "), "{first}");
     within("a newer one", || read().filter(|text| *text != first));
     let second = napkin(["export"].into_iter().chain(args));
-    let said = text(&second.stderr);
-    assert_eq!(second.status.code(), Some(1), "{said}");
-    assert!(said.contains("is written by another process"), "{said}");
+    let stderr = text(&second.stderr);
+    assert_eq!(second.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("is written by another process"), "{stderr}");
     assert!(read().is_some(), "the first one goes on");
     assert!(exporting.end().success());
     assert!(!file.exists());
@@ -151,10 +155,10 @@ fn a_file_in_another_user_s_directory_is_kept_by_root() {
     let place = TempDir::new("export-other");
     let served = engine(&place);
     let control = served.control.to_str().expect("a plain path");
-    let theirs = place.socket("theirs");
-    std::fs::create_dir(&theirs).expect("a directory");
-    std::os::unix::fs::chown(&theirs, Some(65_534), Some(65_534)).expect("we are root");
-    let file = theirs.join("napkin.prom");
+    let directory = place.socket("theirs");
+    std::fs::create_dir(&directory).expect("a directory");
+    std::os::unix::fs::chown(&directory, Some(65_534), Some(65_534)).expect("we are root");
+    let file = directory.join("napkin.prom");
     let path = file.to_str().expect("a plain path");
     let args = ["--engine", control, "--textfile", path, "--interval", "1s"];
     let mut exporting = Exporting::start(&args);
@@ -184,8 +188,8 @@ fn check(metrics: &str) {
     input.write_all(metrics.as_bytes()).expect("it reads");
     drop(input);
     let output = promtool.wait_with_output().expect("it ends");
-    let said = text(&output.stdout) + &text(&output.stderr);
-    assert!(output.status.success() && said.is_empty(), "{said}\n{metrics}");
+    let printed = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success() && printed.is_empty(), "{printed}\n{metrics}");
 }
 
 #[test]
@@ -286,9 +290,12 @@ fn who_asks_for_times_without_the_right_is_told_which() {
     for asks in ["export --once --latency", "top --batch -n 1 --latency"] {
         let shell = format!("exec {bare} {} {asks}", env!("CARGO_BIN_EXE_napkin"));
         let output = Command::new("sh").args(["-c", &shell]).output().expect("a shell");
-        let said = text(&output.stderr);
-        assert!(!output.status.success(), "{said}");
-        assert!(said.contains("requests cannot be timed: ") && said.contains("CAP_BPF"), "{said}");
+        let stderr = text(&output.stderr);
+        assert!(!output.status.success(), "{stderr}");
+        assert!(
+            stderr.contains("requests cannot be timed: ") && stderr.contains("CAP_BPF"),
+            "{stderr}"
+        );
     }
 }
 
@@ -306,9 +313,9 @@ impl Drop for KillOnDrop {
 fn what_makes_no_sense_is_refused_before_anything_is_opened() {
     let refused = |args: &[&str], why: &str| {
         let output = napkin(["export"].into_iter().chain(args.iter().copied()));
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains(why), "{said}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(why), "{stderr}");
     };
     refused(&["--listen", "localhost"], "'localhost' is no address");
     refused(&["--textfile", "/tmp/a.txt"], "does not end in .prom");

@@ -108,8 +108,11 @@ fn a_stranger_is_not_asked() {
     let asked = fake_engine(listener);
     for command in [&["dev-get", "--control"][..], &["top", "--batch", "--engine"]] {
         let output = napkin(command.iter().copied().chain([path.to_str().expect("a path")]));
-        let said = text(&output.stderr);
-        assert!(said.contains("is uid 65534, neither uid 0 nor root: nothing was asked"), "{said}");
+        let stderr = text(&output.stderr);
+        assert!(
+            stderr.contains("is uid 65534, neither uid 0 nor root: nothing was asked"),
+            "{stderr}"
+        );
         assert_eq!(output.status.code(), Some(1));
     }
     assert_eq!(asked.load(Ordering::Relaxed), 0);
@@ -129,16 +132,16 @@ fn a_directory_that_others_may_write_to_is_not_looked_through() {
         let output = dev_get(&runtime.0);
         (text(&output.stderr), asked.load(Ordering::Relaxed))
     };
-    let (said, asked) = look(0o777);
-    assert_eq!(asked, 0, "{said}");
+    let (message, asked) = look(0o777);
+    assert_eq!(asked, 0, "{message}");
     // Unless another engine, unrelated to this test, runs on the host.
-    if said.contains("no engine runs") {
+    if message.contains("no engine runs") {
         let uid = geteuid().as_raw();
         let why = format!("it is a directory, of uid {uid}, with mode 0777; a directory of uid");
-        assert!(said.contains(&why), "{said}");
+        assert!(message.contains(&why), "{message}");
     }
-    let (said, asked) = look(0o700);
-    assert!(asked == 1 || said.contains("several engines run"), "{said}");
+    let (message, asked) = look(0o700);
+    assert!(asked == 1 || message.contains("several engines run"), "{message}");
 }
 
 fn dev_get(runtime: &Path) -> Output {

@@ -34,7 +34,7 @@ fn connect(served: &Served) -> UnixStream {
 }
 
 /// Sends bytes and reads until the other side closes.
-fn says(served: &Served, bytes: &[u8]) -> String {
+fn answer_to(served: &Served, bytes: &[u8]) -> String {
     let mut stream = connect(served);
     // The server may close the connection in the middle.
     let _ = stream.write_all(bytes);
@@ -69,26 +69,28 @@ fn nothing_that_is_written_hurts() {
         if round % 2 == 0 {
             bytes.push(b'\n');
         }
-        says(&served, &bytes);
+        answer_to(&served, &bytes);
     }
     // Lines too long, by one byte and by far.
     for length in [4_097, 1 << 20] {
-        let answer = says(&served, &vec![b' '; length]);
+        let answer = answer_to(&served, &vec![b' '; length]);
         assert!(answer.contains("EMSGSIZE"), "{answer}");
     }
     // A line of the maximum length is accepted.
     let mut longest = br#"{"version":1,"verb":"dev-get"}"#.to_vec();
     longest.resize(4_096, b' ');
     longest.push(b'\n');
-    assert!(says(&served, &longest).contains("syn0"));
+    assert!(answer_to(&served, &longest).contains("syn0"));
     // A malformed request is answered and closes the connection; a refused one does not close it.
-    let answer = says(&served, b"{]\n{\"version\":1,\"verb\":\"dev-get\"}\n");
+    let answer = answer_to(&served, b"{]\n{\"version\":1,\"verb\":\"dev-get\"}\n");
     assert_eq!((answer.lines().count(), answer.contains("EINVAL")), (1, true), "{answer}");
-    let answer =
-        says(&served, b"{\"version\":1,\"verb\":\"x\"}\n{\"version\":1,\"verb\":\"dev-get\"}\n");
+    let answer = answer_to(
+        &served,
+        b"{\"version\":1,\"verb\":\"x\"}\n{\"version\":1,\"verb\":\"dev-get\"}\n",
+    );
     assert_eq!((answer.lines().count(), answer.contains("syn0")), (2, true), "{answer}");
     // An incomplete line has no answer.
-    assert_eq!(says(&served, br#"{"version":1,"ve"#), "");
+    assert_eq!(answer_to(&served, br#"{"version":1,"ve"#), "");
     // A valid request with some bytes changed.
     let sound = br#"{"version":1,"verb":"napi-set","attributes":{"id":1,"hold":5,"weight":64}}"#;
     for _ in 0..300 {
@@ -98,17 +100,17 @@ fn nothing_that_is_written_hurts() {
             bytes[at] = random.next() as u8;
         }
         bytes.push(b'\n');
-        says(&served, &bytes);
+        answer_to(&served, &bytes);
     }
     // Deep nesting, and many requests at once.
-    says(&served, &[&b"[".repeat(4_000)[..], b"\n"].concat());
+    answer_to(&served, &[&b"[".repeat(4_000)[..], b"\n"].concat());
     let many = b"{\"version\":1,\"verb\":\"napi-get\"}\n".repeat(500);
-    assert_eq!(says(&served, &many).lines().count(), 500);
+    assert_eq!(answer_to(&served, &many).lines().count(), 500);
 
     let grown = memory(&served).saturating_sub(before);
     assert!(grown < 16 << 10, "{grown} kB");
     assert_eq!(served.napi()["id"], 1);
-    assert!(!served.said().contains("panicked"), "{}", served.said());
+    assert!(!served.log().contains("panicked"), "{}", served.log());
     served.signal(rustix::process::Signal::TERM);
     assert!(served.end().success());
 }

@@ -100,11 +100,11 @@ impl Bed {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = self.here.run(|| command.spawn()).expect("entered").expect("it starts");
         let lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-        let (send, said) = channel();
+        let (send, line_receiver) = channel();
         std::thread::spawn(move || {
             lines.map_while(Result::ok).for_each(|line| drop(send.send(line)));
         });
-        Running { child, said }
+        Running { child, lines: line_receiver }
     }
 
     /// The number of datagrams received.
@@ -140,13 +140,13 @@ impl Bed {
 /// A program whose lines on standard error are read as they come.
 struct Running {
     child: Child,
-    said: Receiver<String>,
+    lines: Receiver<String>,
 }
 
 impl Running {
     /// The next line that contains `wanted`.
     fn line(&self, wanted: &str) -> String {
-        let next = || self.said.recv_timeout(common::TIMEOUT);
+        let next = || self.lines.recv_timeout(common::TIMEOUT);
         std::iter::from_fn(|| next().ok())
             .find(|line| line.contains(wanted))
             .unwrap_or_else(|| panic!("it never said: {wanted}"))
@@ -157,7 +157,7 @@ impl Running {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM).expect("it runs");
         self.child.wait().expect("it ends");
-        self.said.iter().collect()
+        self.lines.iter().collect()
     }
 }
 
@@ -177,7 +177,7 @@ fn run_ends_a_starvation_and_names_the_program() {
     // From now on the interrupt is suspended, until the queue starves.
     let line = within("it starves and is helped", || {
         bed.send();
-        napkin.said.try_recv().ok().filter(|line| line.contains("starved"))
+        napkin.lines.try_recv().ok().filter(|line| line.contains("starved"))
     });
     assert!(line.starts_with("va queue 0 (NAPI "), "{line}");
     assert!(line.contains("python3[") && line.contains(" thread "), "{line}");
@@ -194,9 +194,12 @@ fn attach_puts_back_what_apply_had_set() {
     let bed = Bed::new("guard-attach");
     let apply = || bed.command(&format!("apply {POLICY} --dev va")).output().expect("it runs");
     let applied = bed.here.run(apply).expect("entered");
-    let said = text(&applied.stderr);
-    assert!(applied.status.success(), "{said}");
-    assert!(said.contains("starved queues are not watched for once napkin has ended"), "{said}");
+    let stderr = text(&applied.stderr);
+    assert!(applied.status.success(), "{stderr}");
+    assert!(
+        stderr.contains("starved queues are not watched for once napkin has ended"),
+        "{stderr}"
+    );
     let program = bed.program(Command::new("env"));
     let program = bed.start(program);
     bed.arrive(1);
@@ -205,7 +208,7 @@ fn attach_puts_back_what_apply_had_set() {
     let mut napkin = bed.start(bed.command(&attach));
     let line = within("it starves and is helped", || {
         bed.send();
-        napkin.said.try_recv().ok().filter(|line| line.contains("starved"))
+        napkin.lines.try_recv().ok().filter(|line| line.contains("starved"))
     });
     assert!(line.ends_with("irq-suspend-timeout 200ms -> 0 for 10 s"), "{line}");
     bed.arrive(50);
@@ -226,7 +229,7 @@ fn apply_for_a_time_watches_its_device_unless_told_not_to() {
     bed.arrive(1);
     let line = within("it starves and is helped", || {
         bed.send();
-        napkin.said.try_recv().ok().filter(|line| line.contains("starved"))
+        napkin.lines.try_recv().ok().filter(|line| line.contains("starved"))
     });
     assert!(line.contains("python3["), "{line}");
     bed.arrive(50);
@@ -243,13 +246,13 @@ fn a_device_that_another_napkin_holds_is_said_to_be_beyond_help() {
     let run = |args: &str| {
         let mut command = bed.command(args);
         let output = bed.here.run(|| command.output().expect("it runs")).expect("entered");
-        let said = text(&output.stderr);
-        assert!(output.status.success(), "{said}");
-        said
+        let stderr = text(&output.stderr);
+        assert!(output.status.success(), "{stderr}");
+        stderr
     };
-    let said = run(&format!("run --policy {POLICY} -- true"));
+    let stderr = run(&format!("run --policy {POLICY} -- true"));
     let whom = format!("note: va is held by process {} (", holder.child.id());
-    assert!(said.contains(&whom) && said.contains("napkin keep ... --unit"), "{said}");
+    assert!(stderr.contains(&whom) && stderr.contains("napkin keep ... --unit"), "{stderr}");
     assert!(!run(&format!("run -q --policy {POLICY} -- true")).contains("is held by"));
     holder.end();
     assert!(!run(&format!("run --policy {POLICY} --dev va -- true")).contains("is held by"));
@@ -266,7 +269,7 @@ fn a_guard_of_ones_own_breaks_where_a_queue_starves_though_it_was_helped() {
     napkin.line("watched for");
     let line = within("it starves, and the policy is put back", || {
         bed.send();
-        napkin.said.try_recv().ok().filter(|line| line.contains("the guard broke"))
+        napkin.lines.try_recv().ok().filter(|line| line.contains("the guard broke"))
     });
     assert!(line.ends_with("a queue starved under it"), "{line}");
     assert_eq!(napkin.child.wait().expect("it ends").code(), Some(3));
@@ -293,11 +296,11 @@ fn without_the_right_to_count_it_says_that_nobody_watches_and_goes_on() {
         command.output().expect("it runs")
     };
     let output = bed.here.run(run).expect("entered");
-    let said = text(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let stderr = text(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
     assert!(
-        said.contains("starved queues are not watched for: counting polls needs CAP_BPF"),
-        "{said}"
+        stderr.contains("starved queues are not watched for: counting polls needs CAP_BPF"),
+        "{stderr}"
     );
 }
 

@@ -18,7 +18,7 @@ struct Server {
     served: Served,
     /// The interface of the operating system's side.
     side: String,
-    ours: Ipv6Addr,
+    address: Ipv6Addr,
     _place: TempDir,
 }
 
@@ -29,20 +29,20 @@ fn serve(what: &str, n: u8, vlan: Option<u16>, more: &[&str]) -> Server {
     needs(std::fs::exists("/proc/net/if_inet6").is_ok_and(|it| it), "a kernel with IPv6");
     let (place, id) = (TempDir::new(&format!("ipv6{n}")), std::process::id());
     let [high, low] = [(id >> 16) as u16, id as u16];
-    let ours = Ipv6Addr::new(0xfd6e, 0x6b00 | u16::from(n), high, low, 0, 0, 0, 1);
+    let address = Ipv6Addr::new(0xfd6e, 0x6b00 | u16::from(n), high, low, 0, 0, 0, 1);
     let vlan = vlan.map(|vlan| format!(".{vlan}")).unwrap_or_default();
     let side = format!("nk6{}x{n}{vlan}", id % 10_000);
     let v4 = format!("198.18.{}.{}/30", id % 250, 129 + 4 * n);
-    let (device, addresses) = (format!("tap:{side}"), format!("{v4},{ours}/64"));
+    let (device, addresses) = (format!("tap:{side}"), format!("{v4},{address}/64"));
     let args = [what, "--device", &device, "--address", &addresses];
     let served = match Served::start(&place.socket("a.sock"), &[&args, more].concat()) {
         Ok(served) => served,
-        Err(said) => {
-            needs(!said.contains("Unknown device type"), "a kernel with VLANs (8021q)");
-            panic!("{said}");
+        Err(message) => {
+            needs(!message.contains("Unknown device type"), "a kernel with VLANs (8021q)");
+            panic!("{message}");
         }
     };
-    Server { served, side, ours, _place: place }
+    Server { served, side, address, _place: place }
 }
 
 impl Server {
@@ -52,9 +52,9 @@ impl Server {
         socket.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
         let mut buffer = [0; 2_048];
         within("an echo", || {
-            socket.send_to(bytes, (self.ours, 7)).expect("a route is there");
+            socket.send_to(bytes, (self.address, 7)).expect("a route is there");
             let (length, from) = socket.recv_from(&mut buffer).ok()?;
-            assert_eq!((&buffer[..length], from.ip()), (bytes, self.ours.into()));
+            assert_eq!((&buffer[..length], from.ip()), (bytes, self.address.into()));
             Some(())
         });
     }
@@ -83,7 +83,7 @@ fn the_operating_system_finds_us_by_neighbour_discovery() {
     assert!(link_local.starts_with("fe80::"), "{link_local}");
     server.echo(b"hello");
     server.echo(&[7; 1_452]);
-    server.ping(&server.ours.to_string());
+    server.ping(&server.address.to_string());
     // The link-local address is usable after duplicate address detection.
     server.ping(&format!("{link_local}%{}", server.side));
     server.ping(&format!("ff02::1%{}", server.side));
@@ -98,7 +98,7 @@ fn memcached_is_reached_over_ipv6() {
     let value = "v".repeat(100_000);
     let mut streams: Vec<TcpStream> = (0..16)
         .map(|_| {
-            let at = SocketAddr::from((server.ours, 11_211));
+            let at = SocketAddr::from((server.address, 11_211));
             let stream = TcpStream::connect_timeout(&at, common::TIMEOUT).expect("it answers");
             stream.set_read_timeout(Some(common::TIMEOUT)).expect("a timeout");
             stream
@@ -124,7 +124,7 @@ fn memcached_is_reached_over_ipv6() {
     let mut buffer = [0; 2_048];
     within("an answer", || {
         let ask = [&[0, 7, 0, 0, 0, 1, 0, 0], &b"get none\r\n"[..]].concat();
-        socket.send_to(&ask, (server.ours, 11_211)).expect("a route is there");
+        socket.send_to(&ask, (server.address, 11_211)).expect("a route is there");
         let length = socket.recv(&mut buffer).ok()?;
         assert!(buffer[..length].ends_with(b"END\r\n"));
         Some(())
@@ -137,7 +137,7 @@ fn a_vlan_of_the_operating_system_s_reaches_us_and_its_untagged_frames_do_not() 
     assert_eq!(server.device()["vlan"], 100);
     server.echo(b"hello");
     server.echo(&[7; 1_452]);
-    server.ping(&server.ours.to_string());
+    server.ping(&server.address.to_string());
     // The kernel announces the untagged device, which is up, to its neighbours.
     within("untagged frames are counted", || {
         let stats = server.served.json(&["qstats-get"]);
@@ -149,8 +149,8 @@ fn a_vlan_of_the_operating_system_s_reaches_us_and_its_untagged_frames_do_not() 
 fn what_no_device_can_have_is_refused_with_its_value() {
     let refused = |args: &[&str], what: &str| {
         let output = napkin(["serve", "echo"].into_iter().chain(args.iter().copied()));
-        let said = text(&output.stderr);
-        assert!(output.status.code() == Some(2) && said.contains(what), "{said}");
+        let stderr = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && stderr.contains(what), "{stderr}");
     };
     refused(&["--device", "tap:nk0.4095"], "a VLAN is 1 to 4094");
     refused(&["--device", "synthetic", "--address", "fd00::1"], "fd00:99::1/64");

@@ -44,7 +44,7 @@ impl Lab {
         Keeper(child)
     }
 
-    fn said(&self) -> String {
+    fn log(&self) -> String {
         fs::read_to_string(self.0.0.join("said")).unwrap_or_default()
     }
 
@@ -126,8 +126,8 @@ fn a_wish_is_held_over_down_and_up_and_removal_and_put_back_by_unkeep_and_at_the
             let lab = Lab::new("keep-links");
             add_veth(2);
             let original = settings();
-            let said = lab.ok("keep suspend20 --dev va");
-            assert!(said.contains("no keeper runs here"), "{said}");
+            let output = lab.ok("keep suspend20 --dev va");
+            assert!(output.contains("no keeper runs here"), "{output}");
             assert_eq!(settings(), original, "a wish alone sets nothing");
             let keeper = lab.keeper();
             lab.held("va");
@@ -147,8 +147,8 @@ fn a_wish_is_held_over_down_and_up_and_removal_and_put_back_by_unkeep_and_at_the
             let refused = lab.napkin("apply base --dev va");
             assert!(text(&refused.stderr).contains("napkin keeper"), "{}", text(&refused.stderr));
 
-            let said = lab.ok("keep defer20 --dev va");
-            assert!(said.contains("in place of") && said.contains("in force"), "{said}");
+            let output = lab.ok("keep defer20 --dev va");
+            assert!(output.contains("in place of") && output.contains("in force"), "{output}");
             assert_eq!(of_queue(1, Setting::IrqSuspendTimeout), Some(0));
             lab.ok("unkeep va");
             within("it is put back", || (settings() == original).then_some(()));
@@ -157,9 +157,9 @@ fn a_wish_is_held_over_down_and_up_and_removal_and_put_back_by_unkeep_and_at_the
             assert_eq!(of_queue(0, Setting::DeferHardIrqs), Some(0), "only queue 1");
             assert_ne!(of_queue(1, Setting::DeferHardIrqs), Some(0));
             let status = keeper.end(Signal::TERM);
-            assert!(status.success(), "{}", lab.said());
+            assert!(status.success(), "{}", lab.log());
             assert_eq!(settings(), original);
-            assert_eq!(lab.journals(), 0, "{}", lab.said());
+            assert_eq!(lab.journals(), 0, "{}", lab.log());
         })
         .expect("entered");
 }
@@ -186,11 +186,7 @@ fn channels_that_change_and_what_others_write_in_sysfs_are_noticed_and_nothing_i
             let sysfs = Sysfs::open(&links).expect("sysfs");
             sysfs.set_device_file("va", DeviceFile::DeferHardIrqs, 5).expect("written");
             lab.held("v");
-            assert!(
-                lab.said().contains("set again: defer-hard-irqs of va queue"),
-                "{}",
-                lab.said()
-            );
+            assert!(lab.log().contains("set again: defer-hard-irqs of va queue"), "{}", lab.log());
 
             // At rest it is not woken once. It may first have to handle earlier events.
             within("it sleeps", || {
@@ -239,7 +235,7 @@ fn bad_files_and_conflicts_are_named_with_file_and_line_and_the_rest_is_held() {
             });
             let states: Vec<String> = ["b", "c", "d", "e"].iter().map(|it| lab.state(it)).collect();
             assert_eq!(states, ["refused", "refused", "refused", "not-held"]);
-            let said = lab.said();
+            let log = lab.log();
             for part in [
                 "a.toml:1)",
                 "b (",
@@ -249,7 +245,7 @@ fn bad_files_and_conflicts_are_named_with_file_and_line_and_the_rest_is_held() {
                 "e.toml:1): no device here is eth77; it is held when one comes",
                 "f.toml:2: unknown key qeues: queues?",
             ] {
-                assert!(said.contains(part), "{part}: {said}");
+                assert!(log.contains(part), "{part}: {log}");
             }
             // doctor and export report the wishes as well.
             let doctor = text(&lab.napkin("doctor --dev va --for 100ms --all").stdout);
@@ -300,9 +296,9 @@ fn killed_it_leaves_what_the_next_one_goes_on_with_and_restore_puts_back() {
             lab.held("va");
             let third = lab.napkin("keeper");
             assert_eq!(third.status.code(), Some(1));
-            let said = text(&third.stderr);
-            assert!(said.contains("the wishes of this network namespace is held by"), "{said}");
-            assert!(second.end(Signal::TERM).success(), "{}", lab.said());
+            let stderr = text(&third.stderr);
+            assert!(stderr.contains("the wishes of this network namespace is held by"), "{stderr}");
+            assert!(second.end(Signal::TERM).success(), "{}", lab.log());
             assert_eq!(settings(), original);
             assert_eq!(lab.journals(), 0);
         })
@@ -329,10 +325,10 @@ impl Group {
             format!("echo $$ > {}/cgroup.procs && exec python3 -c \"{wait}\"", self.0.display());
         let mut child =
             Command::new("sh").args(["-c", &join]).stdout(Stdio::piped()).spawn().expect("a shell");
-        let mut said = String::new();
+        let mut line = String::new();
         let stdout = child.stdout.take().expect("a pipe");
-        BufReader::new(stdout).read_line(&mut said).expect("text");
-        assert_eq!(said, "ready\n");
+        BufReader::new(stdout).read_line(&mut line).expect("text");
+        assert_eq!(line, "ready\n");
         child
     }
 
@@ -389,7 +385,7 @@ fn programs_of_a_unit_are_set_when_they_start_and_put_back_in_the_end() {
                 format!("policy = \"napibusy\"\nunit = \"/{name}\"\n[match]\nname = \"vx\"\n");
             fs::write(lab.0.0.join("etc/v.toml"), second).expect("written");
             within("it is told", || {
-                lab.said().contains("are those of the wish u; one wish names a unit").then_some(())
+                lab.log().contains("are those of the wish u; one wish names a unit").then_some(())
             });
             // As --check before a deployment reports it.
             assert_eq!(lab.state("v"), "refused");
@@ -420,12 +416,12 @@ fn programs_of_a_unit_are_set_when_they_start_and_put_back_in_the_end() {
             let keeper = lab.keeper();
             lab.held("u");
             within("it is looked at", || {
-                let said = lab.said();
-                said.contains("what an earlier napkin left in").then_some(())
+                let log = lab.log();
+                log.contains("what an earlier napkin left in").then_some(())
             });
             within("it is set again", || prefers(&last).then_some(()));
-            assert!(keeper.end(Signal::TERM).success(), "{}", lab.said());
-            assert!(!prefers(&last), "{}", lab.said());
+            assert!(keeper.end(Signal::TERM).success(), "{}", lab.log());
+            assert!(!prefers(&last), "{}", lab.log());
             assert_eq!(lab.journals(), 0);
             last.kill().expect("it lives");
             last.wait().expect("it ends");
@@ -448,15 +444,15 @@ fn a_device_with_the_default_route_takes_a_yes_where_the_policy_delays() {
             let connection = "192.0.2.7 40000 192.0.2.1 22";
             let refused =
                 lab.command("keep defer20 --dev va").env("SSH_CONNECTION", connection).output();
-            let said = text(&refused.expect("it runs").stderr);
-            assert!(said.contains("va carries this terminal's own connection"), "{said}");
+            let stderr = text(&refused.expect("it runs").stderr);
+            assert!(stderr.contains("va carries this terminal's own connection"), "{stderr}");
             ip("route add default via 192.0.2.2");
             let refused = lab.napkin("keep suspend20 --dev va");
             assert_eq!(refused.status.code(), Some(1));
-            let said = text(&refused.stderr);
+            let stderr = text(&refused.stderr);
             assert!(
-                said.contains("va carries the default route") && said.contains("--yes"),
-                "{said}"
+                stderr.contains("va carries the default route") && stderr.contains("--yes"),
+                "{stderr}"
             );
             assert!(fs::read_dir(lab.0.0.join("etc")).expect("there").next().is_none());
             lab.ok("keep threaded --dev va");

@@ -25,7 +25,7 @@ fn free_port() -> String {
 
 /// Starts a server on a port of its own.
 fn listen(what: &str, more: &[&str]) -> (Served, SocketAddr) {
-    try_listen(what, more).unwrap_or_else(|said| panic!("it does not listen: {said}"))
+    try_listen(what, more).unwrap_or_else(|message| panic!("it does not listen: {message}"))
 }
 
 /// As [`listen`]; fails with the server's output.
@@ -39,7 +39,7 @@ fn try_listen(what: &str, more: &[&str]) -> Result<(Served, SocketAddr), String>
                 let at = (Ipv4Addr::LOCALHOST, port.parse().expect("a port")).into();
                 return Ok((served, at));
             }
-            Err(said) => last = said,
+            Err(message) => last = message,
         }
     }
     Err(last)
@@ -89,11 +89,11 @@ fn memcached_s_threads_share_a_port_and_their_items_also_with_udp() {
     // Connected clients do not delay its end.
     served.signal(Signal::TERM);
     assert!(served.end().success());
-    let said = served.said();
+    let log = served.log();
     let wanted =
         format!("listening on {at} (TCP and UDP), the operating system's own sockets: 3 threads");
-    assert!(said.contains(&wanted), "{said}");
-    assert!(said.contains("served: 73 received, 73 replies, drops: none"), "{said}");
+    assert!(log.contains(&wanted), "{log}");
+    assert!(log.contains("served: 73 received, 73 replies, drops: none"), "{log}");
     let mut rest = Vec::new();
     let _ = clients[0].read_to_end(&mut rest);
     assert!(rest.is_empty(), "{}", text(&rest));
@@ -106,10 +106,10 @@ fn echo_and_sink_take_datagrams_and_the_status_says_so() {
         assert_eq!(ask(at, b"hello"), b"hello");
     }
     assert!(served.end().success());
-    let said = served.said();
-    assert!(said.contains("served: 20 received, 20 replies, drops: none"), "{said}");
-    assert!(said.contains(" replies/s, drops/s:") && said.contains(", work "), "{said}");
-    assert!(!said.contains("polls"), "nobody knows them here: {said}");
+    let log = served.log();
+    assert!(log.contains("served: 20 received, 20 replies, drops: none"), "{log}");
+    assert!(log.contains(" replies/s, drops/s:") && log.contains(", work "), "{log}");
+    assert!(!log.contains("polls"), "nobody knows them here: {log}");
 
     let (mut served, at) = listen("sink", &[]);
     let client = UdpSocket::bind((LOOPBACK, 0)).expect("it binds");
@@ -132,9 +132,9 @@ fn a_remote_disk_is_served_from_memory_and_from_a_file() {
     let file = file.to_str().expect("a plain path");
     for store in [&["--size", "1M"], &["--file", file]] {
         let args = [&store[..], &["--threads", "2"]].concat();
-        let (served, at) = try_listen("nbd", &args).unwrap_or_else(|said| {
-            needs(!said.contains("io_uring"), "io_uring");
-            panic!("it does not listen: {said}");
+        let (served, at) = try_listen("nbd", &args).unwrap_or_else(|message| {
+            needs(!message.contains("io_uring"), "io_uring");
+            panic!("it does not listen: {message}");
         });
         let uri = format!("nbd://{at}");
         let run = |program: &str, args: &[&str]| {

@@ -73,8 +73,8 @@ fn what_makes_no_sense_is_told_before_anything_is_opened() {
     for to in ["10.99.0.1", "fd00:99::1:7", "host:7"] {
         let output = napkin(["load", "udp", "--device", &device, "--to", to]);
         assert_eq!(output.status.code(), Some(2), "{to}");
-        let said = text(&output.stderr);
-        assert!(said.contains("give ADDRESS:PORT, as in 10.99.0.1:7"), "{to}: {said}");
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains("give ADDRESS:PORT, as in 10.99.0.1:7"), "{to}: {stderr}");
     }
     for (device, why) in [
         ("xdp:lo:0", "give xdp:IF:QUEUE:all"),
@@ -110,13 +110,13 @@ fn ctrl_c_while_it_looks_for_the_service_ends_it_and_leaves_no_figures() {
         load.args(["load", what, "--device", &device, "--to", "10.99.0.77:7", "--json"]).arg(&json);
         let load = load.stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = load.spawn().expect("the binary runs");
-        let mut said = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        let mut stderr_lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
         // The device is open, but there is no service behind it.
-        let open = said.next().expect("a line").expect("a text");
+        let open = stderr_lines.next().expect("a line").expect("a text");
         assert!(open.starts_with("the other side is the backend that listens at "), "{open}");
         let pid = Pid::from_child(&child);
         kill_process(pid, Signal::INT).expect("it is ours");
-        let rest: Vec<_> = said.map_while(Result::ok).collect();
+        let rest: Vec<_> = stderr_lines.map_while(Result::ok).collect();
         assert_eq!(child.wait().expect("it ends").code(), Some(130), "{what}: {rest:?}");
         assert!(!json.exists(), "{what}");
     }
@@ -167,9 +167,9 @@ fn a_capture_is_sent_again_as_it_was_or_between_other_addresses() {
     let span = (sent[sent.len() - 1].0 - sent[0].0) as f64 / 1e9;
     assert!(result["seconds"].as_f64().expect("a time") >= span, "{result} of {span} s");
     drop(second);
-    let came = frames(&file("second.pcap"));
+    let arrived = frames(&file("second.pcap"));
     let mut wanted = sent.iter().map(|(_, frame)| frame).peekable();
-    for (_, frame) in &came {
+    for (_, frame) in &arrived {
         wanted.next_if_eq(&frame);
     }
     assert_eq!(wanted.next(), None, "this one is missing, or out of its order");
@@ -181,10 +181,10 @@ fn a_capture_is_sent_again_as_it_was_or_between_other_addresses() {
     let result = figures(&[&pcap[..], &others, &["--rate", "20k", "--repeat", "2"]].concat());
     assert_eq!(result["sent"], 2 * sent.len(), "{result}");
     drop(third);
-    let came = frames(&file("third.pcap"));
-    let ours = came.iter().filter(|(_, frame)| frame[6..12] == [2, 0, 0, 0, 0, 7]);
-    assert_eq!(ours.clone().count(), 2 * sent.len());
-    let ip = ours.filter(|(_, frame)| frame[12..14] == [8, 0]);
+    let arrived = frames(&file("third.pcap"));
+    let replies = arrived.iter().filter(|(_, frame)| frame[6..12] == [2, 0, 0, 0, 0, 7]);
+    assert_eq!(replies.clone().count(), 2 * sent.len());
+    let ip = replies.filter(|(_, frame)| frame[12..14] == [8, 0]);
     assert!(ip.clone().count() > 100);
     for (_, frame) in ip {
         assert_eq!(frame[26..34], [10, 99, 0, 66, 10, 99, 0, 77]);
@@ -211,11 +211,11 @@ fn a_file_that_is_no_capture_is_refused_with_the_byte_before_anything_is_opened(
     let file = path.to_str().expect("plain");
     for (bytes, why) in [(&b"precious text"[..], "neither pcap nor pcapng"), (&cut, "at byte 24")] {
         std::fs::write(&path, bytes).expect("written");
-        let (_, said) = refused(&["--pcap", file]);
-        assert!(said.contains(why) && said.contains("wrong.pcap"), "{said}");
+        let (_, message) = refused(&["--pcap", file]);
+        assert!(message.contains(why) && message.contains("wrong.pcap"), "{message}");
     }
-    let (_, said) = refused(&["--pcap", "/nonexistent/x.pcap"]);
-    assert!(said.contains("No such file"), "{said}");
+    let (_, message) = refused(&["--pcap", "/nonexistent/x.pcap"]);
+    assert!(message.contains("No such file"), "{message}");
     for (args, why) in [
         (&["udp", "--pcap", file, "--to", "10.99.0.1:7"][..], "cannot be used with"),
         (&["--to", "10.99.0.1:7"], "<WHAT>"),
@@ -224,8 +224,8 @@ fn a_file_that_is_no_capture_is_refused_with_the_byte_before_anything_is_opened(
         (&["--pcap", file, "--dst-mac", "2:2"], "02:00:00:00:00:01"),
         (&["udp", "--to", "10.99.0.1:7", "--src-ip", "10.99.0.3"], "--pcap"),
     ] {
-        let (code, said) = refused(args);
-        assert_eq!(code, Some(2), "{args:?}: {said}");
-        assert!(said.contains(why), "{args:?}: {said}");
+        let (code, message) = refused(args);
+        assert_eq!(code, Some(2), "{args:?}: {message}");
+        assert!(message.contains(why), "{args:?}: {message}");
     }
 }

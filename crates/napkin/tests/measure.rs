@@ -15,14 +15,14 @@ fn a_measured_host_is_checked_and_modelled() {
     let file = place.0.join("mine.toml");
     let file = file.to_str().expect("a name");
     let output = napkin(["profile", "measure", "--seconds", "3", "--out", file]);
-    let (said, stderr) = (text(&output.stdout), text(&output.stderr));
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{stderr}");
     assert!(stderr.contains("round 1 of"), "{stderr}");
-    assert!(said.contains("cost.poll ") && said.contains("not measured here"), "{said}");
+    assert!(stdout.contains("cost.poll ") && stdout.contains("not measured here"), "{stdout}");
     let check = napkin(["profile", "check", file]);
-    let said = text(&check.stdout);
-    assert!(check.status.success() && said.contains("mine: nothing is wrong"), "{said}");
-    assert!(said.contains("merely inherited"), "{said}");
+    let stdout = text(&check.stdout);
+    assert!(check.status.success() && stdout.contains("mine: nothing is wrong"), "{stdout}");
+    assert!(stdout.contains("merely inherited"), "{stdout}");
     let run = [
         "bench",
         "memcached",
@@ -56,9 +56,9 @@ fn without_a_file_the_profile_goes_to_standard_output_and_the_words_beside_it() 
 #[test]
 fn help_teaches_and_a_wrong_profile_below_is_a_wrong_command() {
     let help = napkin(["profile", "measure", "--help"]);
-    let said = text(&help.stdout);
+    let stdout = text(&help.stdout);
     for word in ["--seconds", "--dev", "--out", "--based-on", "Examples", "As root"] {
-        assert!(said.contains(word), "{word}: {said}");
+        assert!(stdout.contains(word), "{word}: {stdout}");
     }
     let wrong = napkin(["profile", "measure", "--based-on", "epyc"]);
     assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong.stderr));

@@ -26,13 +26,13 @@ fn serve(n: u8, policy: &str, more: &[&str]) -> Server {
     needs_rights(&[Right::NetAdmin]);
     needs(std::fs::exists("/dev/net/tun").is_ok_and(|it| it), "/dev/net/tun");
     let (place, id) = (TempDir::new(&format!("memcached{n}")), std::process::id());
-    let ours = Ipv4Addr::new(198, 19, (id % 250) as u8, 1 + 4 * n);
+    let server_address = Ipv4Addr::new(198, 19, (id % 250) as u8, 1 + 4 * n);
     let device = format!("tap:nkm{}x{n}", id % 100_000);
-    let address = format!("{ours}/30");
+    let address = format!("{server_address}/30");
     let args = ["memcached", "--device", &device, "--address", &address, "--policy", policy];
     let args = [&args, more].concat();
     let served = Served::start(&place.socket("a.sock"), &args).expect("it starts");
-    Server { served, at: (ours, 11_211).into(), _place: place }
+    Server { served, at: (server_address, 11_211).into(), _place: place }
 }
 
 /// A client's connection.
@@ -110,7 +110,7 @@ fn a_wire_that_loses_repeats_and_changes_frames_loses_no_byte_and_the_capture_sh
     there_and_back(&mut client, 200_000);
     server.served.signal(Signal::TERM);
     assert!(server.served.end().success());
-    assert!(server.served.said().contains("fault_lost"), "{}", server.served.said());
+    assert!(server.served.log().contains("fault_lost"), "{}", server.served.log());
     let capture = std::fs::read(&file).expect("the capture");
     std::fs::remove_file(&file).expect("it is ours");
     // At least the value, in both directions.
@@ -230,7 +230,7 @@ fn a_port_that_is_not_served_is_refused() {
     let refused =
         within("a refusal", || TcpStream::connect_timeout(&nobody, common::TIMEOUT).err());
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
-    within("its count", || server.served.said().contains("no_listener").then_some(()));
+    within("its count", || server.served.log().contains("no_listener").then_some(()));
 }
 
 #[test]
@@ -257,8 +257,8 @@ fn libmemcached_s_conformance_test_passes() {
     let (host, port) = (server.at.ip().to_string(), server.at.port().to_string());
     let output = Command::new("memccapable").args(["-h", &host, "-p", &port, "-a"]).output();
     let output = output.expect("it is installed");
-    let said = common::text(&output.stdout) + &common::text(&output.stderr);
-    assert!(output.status.success() && said.contains("All tests passed"), "{said}");
+    let printed = common::text(&output.stdout) + &common::text(&output.stderr);
+    assert!(output.status.success() && printed.contains("All tests passed"), "{printed}");
 }
 
 #[test]

@@ -62,8 +62,8 @@ fn threads_get_a_cpu_each_and_their_old_ones_back() {
     let before = plan;
 
     let carried = lab.run(&["place", "--dev", "va", "--cpus", "0-1", "--apply"]);
-    let said = text(&carried.stderr);
-    assert!(carried.status.success() && said.contains("va: 2 moved; napkin restore"), "{said}");
+    let stderr = text(&carried.stderr);
+    assert!(carried.status.success() && stderr.contains("va: 2 moved; napkin restore"), "{stderr}");
     let after = lab.rows(&["--cpus", "0-1"]);
     assert!(after.iter().all(|(now, cpu)| now == &[*cpu]), "{after:?}");
     let shown = lab.done(&["place", "--dev", "va"]);
@@ -86,11 +86,11 @@ fn too_few_cpus_and_instances_that_differ_are_said() {
     assert!(text(&few.stderr).contains("2 queues share one CPU: ethtool -L va combined 1"));
     lab.done(&["apply", "defer20", "--dev", "va", "--queue", "1"]);
     let mixed = lab.run(&["place", "--dev", "va", "--cpus", "0", "--apply"]);
-    let said = text(&mixed.stderr);
-    assert!(!mixed.status.success() && said.contains("are not set alike"), "{said}");
+    let stderr = text(&mixed.stderr);
+    assert!(!mixed.status.success() && stderr.contains("are not set alike"), "{stderr}");
     let off = lab.run(&["place", "--dev", "va", "--cpus", "1000", "--apply"]);
-    let said = text(&off.stderr);
-    assert!(!off.status.success() && said.contains("none of the CPUs is on"), "{said}");
+    let stderr = text(&off.stderr);
+    assert!(!off.status.success() && stderr.contains("none of the CPUs is on"), "{stderr}");
     lab.done(&["restore", "--dev", "va"]);
 }
 
@@ -99,10 +99,10 @@ fn a_device_without_instances_is_not_in_its_place() {
     let lab = Lab::new("place-none", 1);
     for args in [&["place", "--dev", "lo"][..], &["place", "--dev", "lo", "--json"]] {
         let none = lab.run(args);
-        let said = text(&none.stderr);
-        assert_eq!(none.status.code(), Some(1), "{said}");
-        assert!(said.contains("nothing to place: lo "), "{said}");
-        assert!(said.contains("no NAPI instance"), "{said}");
+        let stderr = text(&none.stderr);
+        assert_eq!(none.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("nothing to place: lo "), "{stderr}");
+        assert!(stderr.contains("no NAPI instance"), "{stderr}");
         assert_eq!(text(&none.stdout), "");
     }
 }
@@ -110,8 +110,8 @@ fn a_device_without_instances_is_not_in_its_place() {
 #[test]
 fn a_device_that_is_not_there_is_said() {
     let output = napkin(["place", "--dev", "nowhere0"]);
-    let said = text(&output.stderr);
-    assert!(!output.status.success() && said.contains("nowhere0"), "{said}");
+    let stderr = text(&output.stderr);
+    assert!(!output.status.success() && stderr.contains("nowhere0"), "{stderr}");
 }
 
 napkin_testing::main!();

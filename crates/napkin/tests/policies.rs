@@ -143,15 +143,15 @@ fn a_value_that_makes_no_sense_is_refused_in_words() {
 
 #[test]
 fn nanoseconds_for_microseconds_are_warned_of() {
-    let said = |args: &str| {
+    let printed_by = |args: &str| {
         let output = napkin(args.split(' '));
         text(&output.stdout) + &text(&output.stderr)
     };
     let warning = "gro-flush-timeout (50ns) is shorter than a single poll";
-    let policies = said("policies defer20,gro-flush-timeout=50ns");
+    let policies = printed_by("policies defer20,gro-flush-timeout=50ns");
     assert!(policies.contains(warning), "{policies}");
     let sweep = "sweep udp-sink --out - --window 1ms --warm-up 1ms --load 1000 --quiet --vary";
-    let sweep = said(&format!("{sweep} gro-flush-timeout=50ns"));
+    let sweep = printed_by(&format!("{sweep} gro-flush-timeout=50ns"));
     assert!(sweep.contains(&format!("warning: {warning}")), "{sweep}");
 }
 

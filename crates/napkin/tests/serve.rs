@@ -30,8 +30,8 @@ fn it_serves_for_a_time_and_leaves_nothing() {
     let devices = served.json(&["dev-get"]);
     assert_eq!((&devices[0]["ifindex"], &devices[0]["ifname"]), (&1.into(), &"syn0".into()));
     assert!(served.end().success());
-    let said = served.said();
-    assert!(said.contains(" replies/s, ") && said.contains("served: "), "{said}");
+    let log = served.log();
+    assert!(log.contains(" replies/s, ") && log.contains("served: "), "{log}");
     assert!(!served.control.exists());
 }
 
@@ -176,7 +176,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let place = TempDir::new("stale");
     let mut first = serve(&place, &[]);
     match Served::start(&place.socket("a.sock"), SYNTHETIC) {
-        Err(said) => assert!(said.contains(&format!("process {}", first.pid())), "{said}"),
+        Err(message) => assert!(message.contains(&format!("process {}", first.pid())), "{message}"),
         Ok(_) => panic!("two engines behind one socket"),
     }
     first.napi();
@@ -204,7 +204,7 @@ fn a_second_signal_changes_nothing_of_how_it_ends() {
     }
     let status = served.end();
     assert!(status.success(), "{status}");
-    assert!(served.said().contains("served: "), "{}", served.said());
+    assert!(served.log().contains("served: "), "{}", served.log());
     assert!(!served.control.exists());
 }
 
@@ -220,12 +220,12 @@ fn it_ends_when_it_is_told_to_while_nobody_reads_what_it_says() {
     within("it runs", || control.exists().then_some(()));
     // A separate open file description, so that only this end is non-blocking.
     let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
-    let ours = fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path);
-    let mut ours = ours.expect("the same pipe");
+    let own_end = fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let mut own_end = own_end.expect("the same pipe");
     // Several status lines are due meanwhile.
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(2_500) {
-        while ours.write_all(&[b'.'; 256]).is_ok() {}
+        while own_end.write_all(&[b'.'; 256]).is_ok() {}
         std::thread::sleep(Duration::from_millis(10));
     }
     kill_process(Pid::from_child(&child), Signal::TERM).expect("it is ours");
@@ -241,11 +241,11 @@ fn ends_when_it_is_told_to(name: &str, policies: &[&str]) {
         let replies = || served.json(&["qstats-get"])[0]["tx-packets"].as_u64();
         within(policy, || (replies() > Some(0)).then_some(()));
         served.signal(Signal::TERM);
-        assert!(served.end().success(), "{policy}: {}", served.said());
+        assert!(served.end().success(), "{policy}: {}", served.log());
         assert!(!served.control.exists(), "{policy}");
-        let said = served.said();
-        assert!(!said.contains(", 0 replies, "), "{policy}: {said}");
-        assert!(!said.contains("panicked"), "{policy}: {said}");
+        let log = served.log();
+        assert!(!log.contains(", 0 replies, "), "{policy}: {log}");
+        assert!(!log.contains("panicked"), "{policy}: {log}");
     }
 }
 
@@ -269,9 +269,9 @@ fn policies_that_disagree_about_a_cpu_are_refused() {
     let first = cpus[0].to_string();
     let control = place.socket("a.sock");
     let args = [&["echo"][..], &devices, &["--cpus", &first]].concat();
-    let said = Served::start(&control, &args).err().expect("refused");
-    assert!(said.contains("two policies disagree about one CPU: net-softirq="), "{said}");
-    assert!(said.contains(&format!("syn0 and syn1 share CPU {first}, but")), "{said}");
+    let message = Served::start(&control, &args).err().expect("refused");
+    assert!(message.contains("two policies disagree about one CPU: net-softirq="), "{message}");
+    assert!(message.contains(&format!("syn0 and syn1 share CPU {first}, but")), "{message}");
     let direct = [&["serve", "echo"][..], &devices, &["--cpus", &first]].concat();
     assert_eq!(napkin(direct).status.code(), Some(2));
 }
@@ -316,17 +316,17 @@ fn a_setting_without_effect_is_taken_and_warned_of() {
     let set = ["napi-set", "--id", "1", "--irq-suspend-timeout", "20ms"];
     let output = served.ask(&set);
     assert!(output.status.success());
-    let said = text(&output.stderr);
+    let stderr = text(&output.stderr);
     assert!(
-        said.starts_with("warning: irq-suspend-timeout does nothing without deferral"),
-        "{said}"
+        stderr.starts_with("warning: irq-suspend-timeout does nothing without deferral"),
+        "{stderr}"
     );
-    assert!(said.contains("set defer-hard-irqs and gro-flush-timeout"), "{said}");
+    assert!(stderr.contains("set defer-hard-irqs and gro-flush-timeout"), "{stderr}");
     assert_eq!(served.napi()["irq-suspend-timeout"], 20_000_000);
     // A warning that applies to both instances is printed once.
     let half = ["dev-set", "--ifindex", "1", "--defer-hard-irqs", "100"];
-    let said = text(&served.ask(&half).stderr);
-    assert_eq!(said.matches("defer-hard-irqs does nothing without gro-flush-timeout").count(), 1);
+    let stderr = text(&served.ask(&half).stderr);
+    assert_eq!(stderr.matches("defer-hard-irqs does nothing without gro-flush-timeout").count(), 1);
     let whole = ["dev-set", "--ifindex", "1", "--gro-flush-timeout", "20us"];
     assert_eq!(text(&served.ask(&whole).stderr), "");
 }
@@ -339,9 +339,9 @@ fn a_policy_s_warnings_are_told_once_and_a_preset_s_not() {
         &place,
         &["--policy", odd, "--device", "synthetic", "--device", "synthetic=interrupts"],
     );
-    let said = served.said();
-    assert_eq!(said.matches("irq-suspend-timeout does nothing without").count(), 1, "{said}");
-    assert_eq!(said.matches("interrupts: ").count(), 0, "{said}");
+    let log = served.log();
+    assert_eq!(log.matches("irq-suspend-timeout does nothing without").count(), 1, "{log}");
+    assert_eq!(log.matches("interrupts: ").count(), 0, "{log}");
 }
 
 #[test]

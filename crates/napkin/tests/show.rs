@@ -129,8 +129,8 @@ fn a_device_that_is_not_there_is_an_error_and_one_without_an_instance_is_not() {
     let lab = Lab::new(2);
     let output = lab.run(env!("CARGO_BIN_EXE_napkin"), &["show", "vaa"]);
     assert_eq!(output.status.code(), Some(1));
-    let said = text(&output.stderr);
-    assert!(said.contains("\"vaa\"") && said.contains("did you mean va?"), "{said}");
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("\"vaa\"") && stderr.contains("did you mean va?"), "{stderr}");
     let shown = lab.show(&["vb"]);
     assert!(shown.contains("ethtool -K vb gro on"), "{shown}");
 }

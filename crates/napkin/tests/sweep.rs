@@ -57,9 +57,9 @@ fn a_plot_is_never_written_over_the_figures_that_it_is_of() {
     let path = file.to_str().expect("a plain path");
     for out in [path, link.to_str().expect("a plain path")] {
         let output = napkin(["sweep", "plot", path, "--x", "load", "--y", "p99", "--out", out]);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("would be written over: name another file"), "{said}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains("would be written over: name another file"), "{stderr}");
         assert_eq!(fs::read_to_string(&file).expect("a file"), "figures");
     }
 }
@@ -70,8 +70,8 @@ fn a_sweep_killed_in_the_middle_goes_on_and_ends_with_the_same_bytes() {
     let (whole, killed) = (place.0.join("whole.csv"), place.0.join("killed.csv"));
     let output = napkin(to(&whole));
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let said = text(&output.stderr);
-    assert!(said.contains("40 points (2 policy x 2 load x 10 seed); one takes "), "{said}");
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("40 points (2 policy x 2 load x 10 seed); one takes "), "{stderr}");
     let mut child = Command::new(env!("CARGO_BIN_EXE_napkin"))
         .args(to(&killed))
         .args(["--jobs", "1"])
@@ -87,9 +87,13 @@ fn a_sweep_killed_in_the_middle_goes_on_and_ends_with_the_same_bytes() {
     // As if killed in the middle of a line.
     let half = fs::read(&killed).expect("a file");
     fs::write(&killed, &half[..half.len() - 7]).expect("a file");
-    let again = napkin(to(&killed));
-    assert_eq!(again.status.code(), Some(2), "not without being asked");
-    assert!(text(&again.stderr).contains("go on with it with --resume"), "{}", text(&again.stderr));
+    let second = napkin(to(&killed));
+    assert_eq!(second.status.code(), Some(2), "not without being asked");
+    assert!(
+        text(&second.stderr).contains("go on with it with --resume"),
+        "{}",
+        text(&second.stderr)
+    );
     let resumed = napkin(to(&killed).into_iter().chain(["--resume"]));
     assert!(resumed.status.success(), "{}", text(&resumed.stderr));
     assert_eq!(fs::read(&killed).expect("a file"), fs::read(&whole).expect("a file"));
@@ -141,8 +145,8 @@ fn shards_one_of_them_killed_and_gone_on_with_merge_into_the_bytes_of_one_run() 
     assert!(merged.status.success(), "{}", text(&merged.stderr));
     assert!(text(&merged.stderr).starts_with("40 points in "), "{}", text(&merged.stderr));
     assert_eq!(fs::read(&all).expect("a file"), fs::read(&whole).expect("a file"));
-    let again = napkin(to(&killed).into_iter().chain(["--shard", "3/4", "--resume"]));
-    assert!(text(&again.stderr).contains("holds another sweep"), "{}", text(&again.stderr));
+    let second = napkin(to(&killed).into_iter().chain(["--shard", "3/4", "--resume"]));
+    assert!(text(&second.stderr).contains("holds another sweep"), "{}", text(&second.stderr));
 
     let page = place.0.join("all.html");
     let plot = |x: &str| {
@@ -161,10 +165,10 @@ fn shards_one_of_them_killed_and_gone_on_with_merge_into_the_bytes_of_one_run() 
 
 #[test]
 fn a_shard_that_is_none_and_a_merge_of_nothing_are_refused() {
-    let refused = |args: &[&str], says: &str| {
+    let refused = |args: &[&str], expected: &str| {
         let output = napkin(args.iter().copied());
         assert_eq!(output.status.code(), Some(2), "{args:?}");
-        assert!(text(&output.stderr).contains(says), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     };
     let vary = ["sweep", "udp-sink", "--vary", "seed=1..2", "--out", "-", "--shard"];
     refused(&[&vary[..], &["5/4"]].concat(), "K from 1 to N");

@@ -24,7 +24,7 @@ use rustix::process::Signal;
 struct Tap {
     served: Served,
     name: String,
-    ours: Ipv4Addr,
+    own_address: Ipv4Addr,
     host: Ipv4Addr,
     _place: TempDir,
 }
@@ -40,12 +40,12 @@ fn serve(n: u8, policy: &str) -> Tap {
     let place = TempDir::new(&format!("tap{n}"));
     let id = std::process::id();
     let name = format!("nkt{}x{n}", id % 100_000);
-    let ours = Ipv4Addr::new(198, 18 + n % 2, (id % 250) as u8, 1 + 4 * n);
-    let [a, b, c, d] = ours.octets();
-    let (device, address) = (format!("tap:{name}"), format!("{ours}/30"));
+    let own_address = Ipv4Addr::new(198, 18 + n % 2, (id % 250) as u8, 1 + 4 * n);
+    let [a, b, c, d] = own_address.octets();
+    let (device, address) = (format!("tap:{name}"), format!("{own_address}/30"));
     let args = ["echo", "--device", &device, "--address", &address, "--policy", policy];
     let served = Served::start(&place.socket("a.sock"), &args).expect("it starts");
-    Tap { served, name, ours, host: Ipv4Addr::new(a, b, c, d + 1), _place: place }
+    Tap { served, name, own_address, host: Ipv4Addr::new(a, b, c, d + 1), _place: place }
 }
 
 impl Tap {
@@ -55,9 +55,9 @@ impl Tap {
         socket.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
         let mut buffer = [0; 2_048];
         within("an echo", || {
-            socket.send_to(text.as_bytes(), (self.ours, 7)).expect("a route is there");
+            socket.send_to(text.as_bytes(), (self.own_address, 7)).expect("a route is there");
             let (length, from) = socket.recv_from(&mut buffer).ok()?;
-            assert_eq!((&buffer[..length], from.ip()), (text.as_bytes(), self.ours.into()));
+            assert_eq!((&buffer[..length], from.ip()), (text.as_bytes(), self.own_address.into()));
             Some(())
         });
     }
@@ -74,7 +74,7 @@ impl Tap {
             request.chunks(2).map(|it| u32::from(u16::from_be_bytes([it[0], it[1]]))).sum();
         let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
         request[2..4].copy_from_slice(&sum.to_be_bytes());
-        let to = std::net::SocketAddrV4::new(self.ours, 0);
+        let to = std::net::SocketAddrV4::new(self.own_address, 0);
         within("an echo reply", || {
             rustix::net::sendto(&socket, &request, SendFlags::empty(), &to).expect("a route");
             let mut buffer = [0; 256];
@@ -82,7 +82,7 @@ impl Tap {
             while let Ok((length, _)) = rustix::net::recv(&socket, &mut buffer, RecvFlags::empty())
             {
                 let packet = &buffer[..length];
-                let from_us = packet.get(12..16) == Some(&self.ours.octets()[..]);
+                let from_us = packet.get(12..16) == Some(&self.own_address.octets()[..]);
                 if from_us && packet.get(20) == Some(&0) && packet.get(28..32) == Some(b"ping") {
                     return Some(());
                 }
@@ -122,7 +122,7 @@ impl Flood {
     fn start(tap: &Tap) -> Flood {
         let flows = [(); 8].map(|()| {
             let socket = UdpSocket::bind((tap.host, 0)).expect("the host's address is there");
-            socket.connect((tap.ours, 7)).expect("a route is there");
+            socket.connect((tap.own_address, 7)).expect("a route is there");
             socket
         });
         let over = Arc::new(AtomicBool::new(false));
@@ -191,9 +191,9 @@ fn a_device_that_goes_is_missed_under_every_owner() {
         tap.echo(policy);
         remove(&tap.name);
         assert_eq!(tap.served.end().code(), Some(1), "{policy}");
-        let said = tap.served.said();
-        assert!(said.contains(&format!("error: device {} has gone", tap.name)), "{policy}: {said}");
-        assert!(!said.contains("panicked"), "{policy}: {said}");
+        let log = tap.served.log();
+        assert!(log.contains(&format!("error: device {} has gone", tap.name)), "{policy}: {log}");
+        assert!(!log.contains("panicked"), "{policy}: {log}");
     }
 }
 
@@ -211,13 +211,13 @@ fn without_one_device_the_others_go_on() {
     assert!(!common::text(&served.ask(&["napi-get"]).stdout).contains("gone"));
     remove(&name);
     within("it is seen", || gone().then_some(()));
-    within("it is told", || served.said().contains("the others go on").then_some(()));
+    within("it is told", || served.log().contains("the others go on").then_some(()));
     assert_eq!(served.json(&["queue-get", "--ifindex", "2"])[0]["gone"], true);
     assert!(common::text(&served.ask(&["napi-get"]).stdout).contains("gone"));
     // A second later it is not reported again.
-    let lines = served.said().lines().count();
-    within("the next status", || (served.said().lines().count() > lines).then_some(()));
-    assert_eq!(served.said().matches("has gone").count(), 1, "{}", served.said());
+    let lines = served.log().lines().count();
+    within("the next status", || (served.log().lines().count() > lines).then_some(()));
+    assert_eq!(served.log().matches("has gone").count(), 1, "{}", served.log());
     assert_eq!(served.napi()["gone"], false);
 }
 
@@ -227,8 +227,8 @@ fn a_device_that_is_in_use_is_refused() {
     let device = format!("tap:{}", tap.name);
     // The kernel would attach it as a second queue, and steer half of the flows to it.
     let second = Served::start(&tap._place.socket("b.sock"), &["echo", "--device", &device]);
-    let said = second.err().expect("refused");
-    assert!(said.contains("in use by another process"), "{said}");
+    let message = second.err().expect("refused");
+    assert!(message.contains("in use by another process"), "{message}");
     tap.echo("unharmed");
     let output = common::napkin(["serve", "echo", "--device", "tap:lo"]);
     assert_eq!(output.status.code(), Some(1));
@@ -309,7 +309,7 @@ fn malformed_frames_are_counted_and_the_echo_goes_on() {
     ];
     // An IP length beyond the frame, and a wrong checksum.
     let mut long = vec![0x45, 0, 0xff, 0xff, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 9];
-    long.extend(tap.ours.octets());
+    long.extend(tap.own_address.octets());
     frames.push(ip(&long));
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     for round in 0..500_usize {
@@ -357,7 +357,7 @@ fn malformed_frames_are_counted_and_the_echo_goes_on() {
     });
     tap.echo("after");
     tap.ping();
-    assert!(!tap.served.said().contains("panicked"), "{}", tap.served.said());
+    assert!(!tap.served.log().contains("panicked"), "{}", tap.served.log());
 }
 
 #[test]
@@ -366,8 +366,8 @@ fn what_the_stack_answers_is_counted_and_what_it_drops_has_a_name() {
     tap.ping();
     tap.served.signal(Signal::INT);
     assert!(tap.served.end().success());
-    let said = tap.served.said();
-    let total = said.lines().last().expect("a summary");
+    let log = tap.served.log();
+    let total = log.lines().last().expect("a summary");
     // The host sends an ARP request before the ping.
     let words: Vec<&str> = total.split(' ').collect();
     let before = |word: &str| {
@@ -383,17 +383,17 @@ fn what_the_stack_answers_is_counted_and_what_it_drops_has_a_name() {
 fn two_servers_do_not_take_the_same_network() {
     let tap = serve(21, "base");
     let place = TempDir::new("second");
-    let (name, address) = (format!("{}b", tap.name), format!("{}/30", tap.ours));
+    let (name, address) = (format!("{}b", tap.name), format!("{}/30", tap.own_address));
     let device = format!("tap:{name}");
     let start = |address: &str| {
         let args = ["echo", "--device", &device, "--address", address];
         Served::start(&place.socket("a.sock"), &args)
     };
-    let said = start(&address).err().expect("it is refused");
+    let message = start(&address).err().expect("it is refused");
     let why = format!("{name} cannot be {address}: {} has {} in the same", tap.name, tap.host);
-    assert!(said.contains(&why) && said.contains("--address, such as "), "{said}");
+    assert!(message.contains(&why) && message.contains("--address, such as "), "{message}");
     assert!(!std::fs::exists(format!("/sys/class/net/{name}")).expect("sysfs"));
-    let free = said.rsplit("such as ").next().expect("an address");
+    let free = message.rsplit("such as ").next().expect("an address");
     start(free.trim()).map(drop).expect("what is advised works");
 }
 

@@ -244,8 +244,8 @@ fn an_engine_that_ends_is_said_and_one_that_comes_again_is_watched() {
     terminal.shows("rates", counts);
     drop(served);
     terminal.shows("why", |screen| screen.contains("no engine is controlled over"));
-    let again = engine(&place, ENGINE);
-    let process = format!("(process {})", again.pid());
+    let restarted = engine(&place, ENGINE);
+    let process = format!("(process {})", restarted.pid());
     terminal.shows("the new one", |screen| screen.contains(&process) && counts(screen));
     terminal.press("q");
     terminal.check_restored(0);

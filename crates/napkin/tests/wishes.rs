@@ -13,11 +13,11 @@ use napkin_testing::test;
 /// A lab without a keeper.
 impl Lab {
     /// The standard error of a command, which must exit with this code.
-    fn said(&self, args: &str, code: i32) -> String {
+    fn stderr_of(&self, args: &str, code: i32) -> String {
         let output = self.napkin(args);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{args}: {said}");
-        said
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args}: {stderr}");
+        stderr
     }
 
     /// The files of the wishes.
@@ -36,11 +36,11 @@ fn what_cannot_be_held_here_takes_a_yes_and_other_wishes_that_it_would_cost_are_
         .run(|| {
             let lab = Lab::new("wishes-refused");
             add_veth(2);
-            lab.said("keep defer20 --dev va --name b", 0);
+            lab.stderr_of("keep defer20 --dev va --name b", 0);
             let refused = |args: &str, why: &str| {
-                let said = lab.said(&format!("keep {args}"), 1);
-                assert!(said.contains("nothing was written"), "{args}: {said}");
-                assert!(said.contains(why), "{args}: {said}");
+                let stderr = lab.stderr_of(&format!("keep {args}"), 1);
+                assert!(stderr.contains("nothing was written"), "{args}: {stderr}");
+                assert!(stderr.contains(why), "{args}: {stderr}");
                 assert_eq!(lab.wishes(), ["b.toml"], "{args}");
             };
             refused("defer20 --dev va --name b --rt 5", "--rt is for NAPI threads");
@@ -51,14 +51,14 @@ fn what_cannot_be_held_here_takes_a_yes_and_other_wishes_that_it_would_cost_are_
             let kept = fs::read_to_string(lab.0.0.join("etc/b.toml")).expect("it is there");
             assert!(kept.contains("defer20") && !kept.contains("queues ="), "{kept}");
 
-            let said = lab.said("keep suspend20 --dev va --name a --queues 0 --yes", 0);
-            assert!(said.contains("warning: the wish b ("), "{said}");
-            let said = lab.said("keep defer20 --dev va --name d --queues 7 --yes", 1);
-            assert!(said.contains("refused: va has no receive queue 7"), "{said}");
+            let stderr = lab.stderr_of("keep suspend20 --dev va --name a --queues 0 --yes", 0);
+            assert!(stderr.contains("warning: the wish b ("), "{stderr}");
+            let stderr = lab.stderr_of("keep defer20 --dev va --name d --queues 7 --yes", 1);
+            assert!(stderr.contains("refused: va has no receive queue 7"), "{stderr}");
             assert_eq!(lab.wishes(), ["a.toml", "b.toml", "d.toml"]);
             // Nothing is checked for a device that does not exist.
-            lab.said("keep defer20 --dev nowhere --queues 7", 0);
-            lab.said("keep --check", 1);
+            lab.stderr_of("keep defer20 --dev nowhere --queues 7", 0);
+            lab.stderr_of("keep --check", 1);
         })
         .expect("entered");
 }
@@ -69,13 +69,13 @@ fn a_wish_of_which_a_part_is_refused_does_not_lose_the_rest_unsaid() {
         .run(|| {
             let lab = Lab::new("wishes-part");
             add_veth(2);
-            let said = lab.said("keep defer20 --dev va --name b --queues 0,7 --yes", 1);
-            assert!(said.contains("no receive queue 7"), "{said}");
-            let said = lab.said("keep suspend20 --dev va --name a --queues 0", 1);
-            assert!(said.contains("the wish b (") && said.contains("wish a ("), "{said}");
-            assert!(!said.contains("no receive queue 7"), "it was so before: {said}");
+            let stderr = lab.stderr_of("keep defer20 --dev va --name b --queues 0,7 --yes", 1);
+            assert!(stderr.contains("no receive queue 7"), "{stderr}");
+            let stderr = lab.stderr_of("keep suspend20 --dev va --name a --queues 0", 1);
+            assert!(stderr.contains("the wish b (") && stderr.contains("wish a ("), "{stderr}");
+            assert!(!stderr.contains("no receive queue 7"), "it was so before: {stderr}");
             assert_eq!(lab.wishes(), ["b.toml"]);
-            lab.said("keep suspend20 --dev va --name a --queues 1", 0);
+            lab.stderr_of("keep suspend20 --dev va --name a --queues 1", 0);
         })
         .expect("entered");
 }
@@ -85,12 +85,12 @@ fn what_a_look_at_wishes_would_not_mind_is_refused() {
     let lab = Lab::new("wishes-usage");
     for option in ["--dev va", "--driver igb", "--queues 0", "--cpus 0", "--rt 5", "--name v"] {
         for look in ["--list", "--check"] {
-            let said = lab.said(&format!("keep {option} {look}"), 2);
-            assert!(said.contains("cannot be used with"), "{option} {look}: {said}");
+            let stderr = lab.stderr_of(&format!("keep {option} {look}"), 2);
+            assert!(stderr.contains("cannot be used with"), "{option} {look}: {stderr}");
         }
     }
-    let said = lab.said("keep --json defer20 --dev va", 2);
-    assert!(said.contains("--json is for --list and --check"), "{said}");
+    let stderr = lab.stderr_of("keep --json defer20 --dev va", 2);
+    assert!(stderr.contains("--json is for --list and --check"), "{stderr}");
     assert_eq!(lab.wishes(), [""; 0]);
 }
 

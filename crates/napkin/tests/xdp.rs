@@ -38,7 +38,7 @@ fn lab() -> Namespace {
     let ifindex = route.add_veth(&veth).expect("a veth");
     route.add_address(ifindex, OURS, 24).expect("an address");
     route.set_up(ifindex).expect("up");
-    let there = || {
+    let set_up_client = || {
         // A veth has no hardware that would complete an offloaded checksum.
         let mut ethtool = Ethtool::open().expect("netlink");
         ethtool.set_features("nk-client", &[("tx-checksum-ip-generic", false)]).expect("a feature");
@@ -47,7 +47,7 @@ fn lab() -> Namespace {
         route.add_address(ifindex, THEIRS, 24).expect("an address");
         route.set_up(ifindex).expect("up");
     };
-    client.run(there).expect("the client's namespace");
+    client.run(set_up_client).expect("the client's namespace");
     client
 }
 
@@ -57,14 +57,14 @@ fn asks(client: &Namespace, port: u16, text: &str, until: &str) -> String {
         let mut stream = within("a connection", || TcpStream::connect((OURS, port)).ok());
         stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
         stream.write_all(text.as_bytes()).expect("it is taken");
-        let mut said = String::new();
+        let mut received = String::new();
         let mut bytes = [0; 4096];
-        while !said.ends_with(until) {
+        while !received.ends_with(until) {
             let length = stream.read(&mut bytes).expect("an answer");
-            assert!(length > 0, "closed after {said:?}");
-            said.push_str(&String::from_utf8_lossy(&bytes[..length]));
+            assert!(length > 0, "closed after {received:?}");
+            received.push_str(&String::from_utf8_lossy(&bytes[..length]));
         }
-        said
+        received
     };
     client.run(ask).expect("the client's namespace")
 }
@@ -84,9 +84,9 @@ fn memcached_is_served_by_port_and_all_else_goes_on_and_a_kill_leaves_nothing() 
     for policy in ["base", "suspend20"] {
         let args = ["memcached", "--device", "xdp:nk-server:0", "--policy", policy];
         let served = Served::start(&place.socket("a.sock"), &args).expect("it starts");
-        let said = served.said();
-        assert!(said.contains("AF_XDP on queue 0, native, copied by the kernel"), "{said}");
-        assert!(said.contains("port 11211 (UDP and TCP) is ours"), "{said}");
+        let log = served.log();
+        assert!(log.contains("AF_XDP on queue 0, native, copied by the kernel"), "{log}");
+        assert!(log.contains("port 11211 (UDP and TCP) is ours"), "{log}");
         let value = "x".repeat(5_000);
         let set = format!("set a 0 0 5000\r\n{value}\r\nget a\r\n");
         let answer = asks(&client, 11_211, &set, "END\r\n");
@@ -117,7 +117,7 @@ fn memcached_is_served_by_port_and_all_else_goes_on_and_a_kill_leaves_nothing() 
     };
     client.run(echo).expect("the client's namespace");
     served.signal(Signal::TERM);
-    assert!(served.end().success(), "{}", served.said());
+    assert!(served.end().success(), "{}", served.log());
 }
 
 /// The deferral of the instance of the server's device: empty polls, and timeout in nanoseconds; `None` if no
@@ -145,10 +145,10 @@ fn a_policy_that_defers_does_so_below_as_well_until_the_end_whatever_that_is() {
         Served::start(&place.socket("a.sock"), &args).expect("it starts")
     };
     let mut served = serve("defer20");
-    assert!(served.said().contains("interrupts are deferred until the end"), "{}", served.said());
+    assert!(served.log().contains("interrupts are deferred until the end"), "{}", served.log());
     assert_eq!(deferral(), Some((100, 20_000)));
     served.signal(Signal::TERM);
-    assert!(served.end().success(), "{}", served.said());
+    assert!(served.end().success(), "{}", served.log());
     assert_eq!(deferral(), Some(before));
     // Killed: restore works from the journal.
     let served = serve("defer20");
@@ -161,12 +161,12 @@ fn a_policy_that_defers_does_so_below_as_well_until_the_end_whatever_that_is() {
     assert_eq!(deferral(), Some(before));
     // If the queue cannot be polled in place of interrupts, they stay on, and the server says so.
     let mut served = serve("suspend20");
-    let said = served.said();
-    let polled = said.contains("the kernel's NAPI is polled from here");
-    assert!(polled || said.contains("cannot be polled from here"), "{said}");
-    assert_eq!(deferral() == Some(before), !polled, "{said}");
+    let log = served.log();
+    let polled = log.contains("the kernel's NAPI is polled from here");
+    assert!(polled || log.contains("cannot be polled from here"), "{log}");
+    assert_eq!(deferral() == Some(before), !polled, "{log}");
     served.signal(Signal::TERM);
-    assert!(served.end().success(), "{}", served.said());
+    assert!(served.end().success(), "{}", served.log());
     assert_eq!(deferral(), Some(before));
     drop(client);
 }

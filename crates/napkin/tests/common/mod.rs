@@ -70,7 +70,7 @@ impl Drop for TempDir {
 pub struct Served {
     pub child: Child,
     pub control: PathBuf,
-    pub said: Arc<Mutex<Vec<String>>>,
+    pub log: Arc<Mutex<Vec<String>>>,
     reader: Option<JoinHandle<()>>,
 }
 
@@ -98,33 +98,33 @@ impl Served {
             .spawn()
             .expect("the binary runs");
         let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
-        let mut said = Vec::new();
+        let mut log = Vec::new();
         loop {
             let Some(Ok(line)) = lines.next() else {
                 let _ = child.wait();
-                return Err(said.join("\n"));
+                return Err(log.join("\n"));
             };
-            said.push(line);
-            if said.last().is_some_and(|line| line.starts_with(until)) {
+            log.push(line);
+            if log.last().is_some_and(|line| line.starts_with(until)) {
                 break;
             }
         }
-        let said = Arc::new(Mutex::new(said));
-        let also = Arc::clone(&said);
+        let log = Arc::new(Mutex::new(log));
+        let also = Arc::clone(&log);
         let reader = std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 also.lock().expect("no panic").push(line);
             }
         });
-        Ok(Served { child, control: control.to_owned(), said, reader: Some(reader) })
+        Ok(Served { child, control: control.to_owned(), log, reader: Some(reader) })
     }
 
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    pub fn said(&self) -> String {
-        self.said.lock().expect("no panic").join("\n")
+    pub fn log(&self) -> String {
+        self.log.lock().expect("no panic").join("\n")
     }
 
     pub fn ask(&self, args: &[&str]) -> Output {

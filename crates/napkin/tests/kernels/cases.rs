@@ -94,10 +94,10 @@ impl Guest {
 /// says so.
 fn refused_without_instances(guest: &mut Guest, arguments: &str) -> Outcome {
     let answer = guest.napkin(arguments);
-    let says = answer.text.contains("this kernel") && answer.text.contains("Linux 6.");
+    let as_expected = answer.text.contains("this kernel") && answer.text.contains("Linux 6.");
     match answer.status {
         0 => Err(format!("napkin {arguments} is taken: {}", answer.text)),
-        _ if !says => Err(format!("napkin {arguments}: {}", answer.text)),
+        _ if !as_expected => Err(format!("napkin {arguments}: {}", answer.text)),
         _ => Ok("refused: no list of instances before 6.8".into()),
     }
 }
@@ -108,8 +108,8 @@ fn show(guest: &mut Guest, dev: &str) -> Outcome {
     }
     let shown = guest.succeeds(&format!("show {dev} --json"))?;
     let shown: serde_json::Value = serde_json::from_str(&shown).map_err(|it| it.to_string())?;
-    let said = guest.said(dev);
-    let ids: Vec<u64> = said["napis"]
+    let state = guest.device_state(dev);
+    let ids: Vec<u64> = state["napis"]
         .as_object()
         .map(|napis| napis.keys().filter_map(|id| id.parse().ok()).collect())
         .unwrap_or_default();
@@ -130,12 +130,12 @@ fn shared_interrupt(guest: &mut Guest, dev: &str) -> Outcome {
     guest.does(
         "grep -q \"$(basename $(readlink /sys/class/net/eth1/device))-virtqueues\" /proc/interrupts",
     )?;
-    let mut said = guest.succeeds("show eth1")?;
+    let mut output = guest.succeeds("show eth1")?;
     let policy = guest.policy();
-    said += &guest.napkin(&format!("doctor --dev eth1 --policy {policy}")).text;
-    said += &guest.succeeds("top --batch --count 1 --filter eth1")?;
-    if !said.contains("eth1 without: its queues share interrupt") {
-        return Err(format!("its queues share one: {said}"));
+    output += &guest.napkin(&format!("doctor --dev eth1 --policy {policy}")).text;
+    output += &guest.succeeds("top --batch --count 1 --filter eth1")?;
+    if !output.contains("eth1 without: its queues share interrupt") {
+        return Err(format!("its queues share one: {output}"));
     }
     let before = guest.set("eth1");
     guest.succeeds(&format!("apply {policy} --dev eth1 --cpus 1"))?;
@@ -218,10 +218,10 @@ fn in_force(set: &Set, values: [u64; 4]) -> Result<(), String> {
 fn threads(guest: &mut Guest, dev: &str) -> Outcome {
     let before = guest.set(dev);
     if !guest.is(6, 8) {
-        let said =
+        let summary =
             refused_without_instances(guest, &format!("apply threaded --dev {dev} --cpus 1,3"))?;
         guest.left(dev, &before)?;
-        return Ok(said);
+        return Ok(summary);
     }
     guest.succeeds(&format!("apply threaded --dev {dev} --cpus 1,3 --rt 4"))?;
     let seen = guest.set(dev);
@@ -229,10 +229,10 @@ fn threads(guest: &mut Guest, dev: &str) -> Outcome {
         return Err(format!("no thread is SCHED_FIFO 4 on CPU 1: {seen:?}"));
     }
     let moved = seen.interrupts.iter().filter(|(name, cpus)| before.interrupts[*name] != **cpus);
-    let said = format!("{} threads, {} interrupts", seen.threads.len(), moved.count());
+    let summary = format!("{} threads, {} interrupts", seen.threads.len(), moved.count());
     guest.succeeds(&format!("restore --dev {dev}"))?;
     guest.left(dev, &before)?;
-    Ok(said)
+    Ok(summary)
 }
 
 fn channels(guest: &mut Guest, dev: &str) -> Outcome {
@@ -300,14 +300,14 @@ fn namespace(guest: &mut Guest, dev: &str) -> Outcome {
     let policy = guest.policy();
     let napkin =
         format!("NAPKIN_STATE={STATE} ip netns exec away {}", env!("CARGO_BIN_EXE_napkin"));
-    let there =
+    let commands =
         format!("ip netns add away; ip link set {dev} netns away; ip -n away link set {dev} up");
     let back = format!(
         "ip -n away link set {dev} netns 1; ip netns del away; ip link set {dev} up; {}",
         address(dev)
     );
     guest.succeeds(&format!("apply {policy} --dev {dev}{}", guest.cpus(" --cpus 2")))?;
-    guest.does(&there)?;
+    guest.does(&commands)?;
     let elsewhere = guest.napkin("restore");
     let restored = guest.does(&format!("{napkin} restore"));
     guest.does(&back)?;
@@ -318,7 +318,7 @@ fn namespace(guest: &mut Guest, dev: &str) -> Outcome {
     guest.left(dev, &before)?;
     // Apply in both namespaces, there and back: all changes are napkin's own.
     guest.succeeds(&format!("apply {policy} --dev {dev}"))?;
-    guest.does(&there)?;
+    guest.does(&commands)?;
     let changed = guest.does(&format!("{napkin} apply defer200 --dev {dev}"));
     guest.does(&back)?;
     changed?;
@@ -431,10 +431,10 @@ fn doctor(guest: &mut Guest, dev: &str) -> Outcome {
     }
     let before = guest.set(dev);
     let answer = guest.napkin(&format!("doctor --dev {dev} --json"));
-    let said: serde_json::Value = serde_json::from_str(&answer.text)
+    let json: serde_json::Value = serde_json::from_str(&answer.text)
         .map_err(|error| format!("exit code {}: {error}: {}", answer.status, answer.text))?;
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
-    let devices = said["devices"].as_array().ok_or("no devices")?;
+    let devices = json["devices"].as_array().ok_or("no devices")?;
     let findings = devices.iter().flat_map(|it| it["findings"].as_array().into_iter().flatten());
     for finding in findings {
         *counts.entry(finding["status"].as_str().unwrap_or("?").to_owned()).or_default() += 1;
@@ -460,9 +460,9 @@ fn lasting(guest: &mut Guest, dev: &str) -> Outcome {
     guest.does(&format!("ping -q -i 0.1 10.9.{card}.100 > /dev/null & echo $! > /run/ping.pid"))?;
     let answer = guest.napkin(&format!("doctor --dev {dev} --for 3s --json"));
     guest.does("kill $(cat /run/ping.pid)")?;
-    let said: serde_json::Value = serde_json::from_str(&answer.text)
+    let json: serde_json::Value = serde_json::from_str(&answer.text)
         .map_err(|error| format!("exit code {}: {error}: {}", answer.status, answer.text))?;
-    let findings = said["devices"][0]["findings"].as_array().ok_or("no findings")?;
+    let findings = json["devices"][0]["findings"].as_array().ok_or("no findings")?;
     let finding = findings.iter().find(|it| it["check"] == "lasting").ok_or("not told")?;
     let applied = guest.set(dev);
     guest.does(&format!("ip link set {dev} down; ip link set {dev} up"))?;
@@ -481,8 +481,8 @@ fn top(guest: &mut Guest, dev: &str) -> Outcome {
         return refused_without_instances(guest, "top --batch --count 1");
     }
     let text = guest.succeeds(&format!("top --batch --json --count 1 --filter {dev}"))?;
-    let said: serde_json::Value = serde_json::from_str(&text).map_err(|it| it.to_string())?;
-    let napis = said["napis"].as_array().ok_or("no instances")?;
+    let json: serde_json::Value = serde_json::from_str(&text).map_err(|it| it.to_string())?;
+    let napis = json["napis"].as_array().ok_or("no instances")?;
     let all = |field: &str| napis.iter().filter(|it| it[field].is_number()).count();
     if napis.iter().any(|it| it["ifname"] != dev) || napis.is_empty() {
         return Err(format!("these are not the instances of {dev}: {text}"));

@@ -88,10 +88,10 @@ impl Guest {
     }
 
     /// The kernel's complete state of a device.
-    pub(crate) fn said(&mut self, dev: &str) -> Value {
+    pub(crate) fn device_state(&mut self, dev: &str) -> Value {
         let text = self.vm.ok(&format!("{READS} {} {dev}", self.reader));
-        let said: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"));
-        said[dev].clone()
+        let state: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"));
+        state[dev].clone()
     }
 
     /// The busy poll parameters of an epoll instance: usecs, budget, whether preferred.
@@ -112,12 +112,12 @@ impl Guest {
 
     /// The settings of a device.
     pub(crate) fn set(&mut self, dev: &str) -> Set {
-        let said = self.said(dev);
+        let state = self.device_state(dev);
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let files = ["threaded", "napi_defer_hard_irqs", "gro_flush_timeout"];
-        let device = files.map(|name| (name.to_owned(), said[name].clone())).into();
+        let device = files.map(|name| (name.to_owned(), state[name].clone())).into();
         let mut instances = BTreeMap::new();
-        for napi in said["napis"].as_object().into_iter().flatten().map(|(_, napi)| napi) {
+        for napi in state["napis"].as_object().into_iter().flatten().map(|(_, napi)| napi) {
             let polls: Vec<String> =
                 napi["polls"].as_array().expect("a list").iter().map(text).collect();
             let numbers = napi.as_object().expect("settings").iter();
@@ -128,9 +128,9 @@ impl Guest {
             let nth = format!("{} of the device", instances.len());
             instances.insert(if polls.is_empty() { nth } else { polls.join(" ") }, settings);
         }
-        let interrupts = said["interrupts"].as_object().into_iter().flatten();
+        let interrupts = state["interrupts"].as_object().into_iter().flatten();
         let interrupts = interrupts.map(|(name, cpus)| (name.clone(), text(cpus))).collect();
-        let threads = said["threads"].as_object().into_iter().flatten();
+        let threads = state["threads"].as_object().into_iter().flatten();
         let threads = threads
             .filter(|(_, it)| !it.is_null() && (it["policy"] != "0" || it["cpus"] != "0-3"))
             .map(|(_, it)| format!("{} {} {}", it["policy"], it["rt"], it["cpus"]))

@@ -98,7 +98,7 @@ fn hold(
     dev: &str,
     interrupts: &std::collections::BTreeMap<String, String>,
 ) -> Outcome {
-    let mut said = vec![format!("start {}", guest.held_after("true")?)];
+    let mut times = vec![format!("start {}", guest.held_after("true")?)];
     let placed = guest.set(dev).interrupts;
     let moved = placed.iter().find(|(name, cpus)| interrupts.get(*name) != Some(*cpus));
     if let Some((name, _)) = moved {
@@ -106,31 +106,31 @@ fn hold(
             "$(awk '$NF == \"{name}\" {{sub(\":\", \"\", $1); print $1}}' /proc/interrupts)"
         );
         let move_it = format!("echo 0,2 > /proc/irq/{number}/smp_affinity_list");
-        said.push(format!("interrupt {}", guest.held_after(&move_it)?));
+        times.push(format!("interrupt {}", guest.held_after(&move_it)?));
         if !guest.log().contains("set again: irq-cpus") {
             return Err(format!("nobody saw the interrupt moved: {}", guest.log()));
         }
     }
     if dev == "eth0" && moved.is_some() {
-        said.push(fight_irqbalance(guest)?);
+        times.push(fight_irqbalance(guest)?);
     }
     let write = format!("echo 3 > /sys/class/net/{dev}/napi_defer_hard_irqs");
-    said.push(format!("sysfs {}", guest.held_after(&write)?));
+    times.push(format!("sysfs {}", guest.held_after(&write)?));
     let down = format!("ip link set {dev} down; ip link set {dev} up");
-    said.push(format!("down and up {}", guest.held_after(&down)?));
+    times.push(format!("down and up {}", guest.held_after(&down)?));
     for channels in [2, channels_of(dev)] {
         if let Some(command) = ethtool(dev, channels) {
-            said.push(format!("{channels} channels {}", guest.held_after(&command)?));
+            times.push(format!("{channels} channels {}", guest.held_after(&command)?));
         }
     }
     recreate(guest, dev)?;
-    said.push(format!("made anew {}", guest.held_after("true")?));
+    times.push(format!("made anew {}", guest.held_after("true")?));
     // The keeper may still be handling the last event.
     for _ in 0..5 {
         let sleeps = guest.sleeps()?;
         guest.does("sleep 3")?;
         if guest.sleeps()? == sleeps {
-            return Ok(format!("in force again, in ms: {}; then asleep", said.join(", ")));
+            return Ok(format!("in force again, in ms: {}; then asleep", times.join(", ")));
         }
     }
     Err(format!("it does not sleep: {}", guest.log()))

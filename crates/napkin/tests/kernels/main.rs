@@ -88,11 +88,11 @@ fn machine(version: &str, cards: &[usize], seeds: &Seeds) {
             }
             let boot = || Guest::boot(version);
             let outcome = attempt(&mut guest, version, boot, |guest| case(guest, dev));
-            let said = match &outcome {
-                Ok(said) => said,
+            let text = match &outcome {
+                Ok(text) => text,
                 Err(_) => "FAILED",
             };
-            println!("{version} | {driver} | {name} | {said}");
+            println!("{version} | {driver} | {name} | {text}");
             if let Err(what) = outcome {
                 println!("  {what}");
                 failures.push(format!("{driver} {name}"));

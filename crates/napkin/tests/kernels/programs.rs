@@ -43,10 +43,10 @@ while True:
 
 /// Waits until a file has a line, and parses it.
 fn line(guest: &mut Guest, path: &str) -> Result<u64, String> {
-    let said = guest.does(&format!(
+    let output = guest.does(&format!(
         "for i in $(seq 300); do [ -s {path} ] && break; sleep 0.1; done; head -1 {path}"
     ))?;
-    said.trim().parse().map_err(|_| format!("{path}: {said}"))
+    output.trim().parse().map_err(|_| format!("{path}: {output}"))
 }
 
 /// Ends the napkin that was started last, and waits for its exit.
@@ -86,8 +86,8 @@ pub(crate) fn run(guest: &mut Guest, dev: &str) -> Outcome {
     let during = guest.set(dev);
     guest.does(END)?;
     if during == before {
-        let said = guest.does("cat /run/run.out")?;
-        return Err(format!("nothing was set: {said}"));
+        let output = guest.does("cat /run/run.out")?;
+        return Err(format!("nothing was set: {output}"));
     }
     guest.left(dev, &before)?;
     Ok(if known { "device and epoll" } else { "device" }.into())
@@ -116,11 +116,11 @@ pub(crate) fn pin(guest: &mut Guest, dev: &str) -> Outcome {
         }
     }
     guest.does(END)?;
-    let said = guest.does("cat /run/run.out")?;
+    let output = guest.does("cat /run/run.out")?;
     guest.left(dev, &before)?;
     match seen.trim() {
         "1" | "3" => Ok(format!("on CPU {}", seen.trim())),
-        other => Err(format!("the program may run on {other}, and not on 1 or 3 alone: {said}")),
+        other => Err(format!("the program may run on {other}, and not on 1 or 3 alone: {output}")),
     }
 }
 
@@ -146,10 +146,10 @@ pub(crate) fn attach(guest: &mut Guest, dev: &str) -> Outcome {
     guest.does(END)?;
     let at_last = if known { guest.epoll(pid, epoll) } else { [0; 3] };
     guest.does(&format!("kill -TERM {pid}"))?;
-    let said = guest.does("cat /run/run.out")?;
-    outcome.map_err(|it| format!("{it}: {said}"))?;
+    let output = guest.does("cat /run/run.out")?;
+    outcome.map_err(|it| format!("{it}: {output}"))?;
     if during == before {
-        return Err(format!("nothing was set: {said}"));
+        return Err(format!("nothing was set: {output}"));
     }
     if at_first != at_last {
         return Err(format!("the epoll context had {at_first:?}, and has {at_last:?}"));
@@ -210,13 +210,13 @@ pub(crate) fn starvation(guest: &mut Guest, dev: &str) -> Outcome {
         answered.push(guest.load(dev));
         guest.does(END)?;
     }
-    let said = guest.does("cat /run/run.out")?;
+    let output = guest.does("cat /run/run.out")?;
     if answered[1] == 0 {
-        return Err(format!("no answers with the guard, which says: {said}"));
+        return Err(format!("no answers with the guard, which says: {output}"));
     }
     // The emulated igb raises interrupts under suspension as well, so that its queue does not always starve.
-    if answered[0] == 0 && !said.contains("irq-suspend-timeout") {
-        return Err(format!("the guard says nothing: {said}"));
+    if answered[0] == 0 && !output.contains("irq-suspend-timeout") {
+        return Err(format!("the guard says nothing: {output}"));
     }
     guest.left(dev, &before)?;
     Ok(format!("{} answers without the guard, {} with it", answered[0], answered[1]))
@@ -315,8 +315,8 @@ pub(crate) fn suspension(guest: &mut Guest, dev: &str) -> Outcome {
     }
     for by in [&run, &attach] {
         if by.answered == 0 || by.long_timers == 0 {
-            let said = guest.does("cat /run/said.out")?;
-            return Err(format!("no suspension: {summary}; napkin said: {said}"));
+            let output = guest.does("cat /run/said.out")?;
+            return Err(format!("no suspension: {summary}; napkin said: {output}"));
         }
     }
     guest.left(dev, &before)?;
@@ -378,14 +378,14 @@ pub(crate) fn rings(guest: &mut Guest, dev: &str) -> Outcome {
         return Ok("not this card's or this kernel's".into());
     }
     let row = |policy: &str, guest: &mut Guest| -> Result<[u64; 3], String> {
-        let said = guest.succeeds(&format!(
+        let output = guest.succeeds(&format!(
             "bench xsk-rr --world linux --rate 500 --policy {policy} --repetitions 1 --window 1s \
              --json /run/rings.json"
         ))?;
         let text = guest.does("cat /run/rings.json")?;
         let report: serde_json::Value = serde_json::from_str(&text).map_err(|it| it.to_string())?;
         let row = &report["rows"][0];
-        let number = |name: &str| row[name].as_u64().ok_or(format!("no {name}: {said}"));
+        let number = |name: &str| row[name].as_u64().ok_or(format!("no {name}: {output}"));
         Ok([number("packets")?, number("polls_softirq")?, number("polls_thread")?])
     };
     let interrupts = row("interrupts", guest)?;

@@ -50,8 +50,8 @@ impl Card {
             .expect("it is built");
         while !self.socket().exists() {
             let ended = napkin.try_wait().expect("a child");
-            let said = || fs::read_to_string(&log).unwrap_or_default();
-            assert!(ended.is_none(), "{ended:?}: {}", said());
+            let log_text = || fs::read_to_string(&log).unwrap_or_default();
+            assert!(ended.is_none(), "{ended:?}: {}", log_text());
             thread::sleep(Duration::from_millis(10));
         }
         self.napkin = Some(napkin);
@@ -112,8 +112,8 @@ fn fetched_twice(guest: &mut Guest, cards: &mut [Card], sum: &str) -> Outcome {
         let bits = format!("cut -c 35 /sys/class/net/eth{number}/device/features");
         assert_eq!(guest.does(&bits)?, u8::from(card.packed).to_string(), "{ring}");
         for life in ["first", "second"] {
-            let came = card.is_there(guest)?;
-            assert!(came.starts_with(sum), "{ring}, {life} backend: {came}, not {sum}");
+            let answer = card.is_there(guest)?;
+            assert!(answer.starts_with(sum), "{ring}, {life} backend: {answer}, not {sum}");
             if life == "first" {
                 card.kill();
                 card.serve();

@@ -110,8 +110,8 @@ impl Vm {
     }
 
     fn of(version: &str, disk: Option<fn(&Path) -> Disk>, cards: &Cards) -> Vm {
-        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels");
-        let fetched = Command::new(here.join("fetch")).arg(cache()).arg(version).output();
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels");
+        let fetched = Command::new(sources.join("fetch")).arg(cache()).arg(version).output();
         let fetched = fetched.expect("bash is installed");
         let why = String::from_utf8_lossy(&fetched.stderr);
         needs(fetched.status.success(), format_args!("Debian's kernel {version}: {}", why.trim()));
@@ -120,7 +120,7 @@ impl Vm {
         let mut hung = String::new();
         for _ in 0..BOOTS {
             let disk = disk.map(|make| make(&kernel));
-            match Vm::start(version, &here, &kernel, release.trim(), disk, cards) {
+            match Vm::start(version, &sources, &kernel, release.trim(), disk, cards) {
                 Ok(vm) => return vm,
                 Err(why) => hung = why,
             }
@@ -132,7 +132,7 @@ impl Vm {
     /// Starts a machine. Fails if it hangs before its cards are up.
     fn start(
         version: &str,
-        here: &Path,
+        sources: &Path,
         kernel: &Path,
         release: &str,
         disk: Option<Disk>,
@@ -144,7 +144,7 @@ impl Vm {
         let name = format!("napkin-vm-{}-{nth}-{version}", std::process::id());
         let place = std::env::temp_dir().join(name);
         fs::create_dir_all(&place).expect("a place");
-        initrd(here, kernel, release, &place, disk.is_some());
+        initrd(sources, kernel, release, &place, disk.is_some());
 
         let peers = Namespace::new().expect("a namespace");
         let qemu = peers
@@ -289,7 +289,7 @@ fn wire() {
 }
 
 /// Writes the initrd, which mounts the host's root, with the disk overlaid if there is one.
-fn initrd(here: &Path, kernel: &Path, release: &str, place: &Path, disk: bool) {
+fn initrd(sources: &Path, kernel: &Path, release: &str, place: &Path, disk: bool) {
     let host = cache().join("host");
     let root = place.join("initrd");
     for folder in ["bin", "dev", "proc", "host", "modules"] {
@@ -329,7 +329,7 @@ fn initrd(here: &Path, kernel: &Path, release: &str, place: &Path, disk: bool) {
         }
     }
     fs::write(root.join("modules/order"), order.join("\n")).expect("written");
-    fs::copy(here.join("init"), root.join("init")).expect("copied");
+    fs::copy(sources.join("init"), root.join("init")).expect("copied");
     fs::set_permissions(root.join("init"), fs::Permissions::from_mode(0o755)).expect("changed");
     let exports = format!(
         "export TOOLS={} KERNEL={} MODULES='{}'\n",
@@ -337,7 +337,7 @@ fn initrd(here: &Path, kernel: &Path, release: &str, place: &Path, disk: bool) {
         kernel.display(),
         if disk { "" } else { "virtio_net e1000e igb veth" },
     );
-    let agent = fs::read_to_string(here.join("agent")).expect("it is here");
+    let agent = fs::read_to_string(sources.join("agent")).expect("it is here");
     fs::write(root.join("agent"), exports + &agent).expect("written");
     let pack = format!("find . | {} cpio -o -H newc > ../initrd.cpio", busybox.display());
     run(Command::new("sh").args(["-ec", &pack]).current_dir(&root));

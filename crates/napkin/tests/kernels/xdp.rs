@@ -15,7 +15,7 @@ pub(crate) fn xdp(guest: &mut Guest, dev: &str) -> Outcome {
         "rm -f /run/serve.out; NAPKIN_STATE={STATE} {napkin} serve echo --device xdp:{dev}:0-{last} --port 5000 \
          --policy {policy} --control /run/serve.sock > /run/serve.out 2>&1 & echo $! > /run/run.pid"
     ))?;
-    let said = guest.does(
+    let output = guest.does(
         "for i in $(seq 300); do grep -q control: /run/serve.out && break; sleep 0.1; done
         cat /run/serve.out",
     )?;
@@ -25,7 +25,7 @@ pub(crate) fn xdp(guest: &mut Guest, dev: &str) -> Outcome {
     let shown = guest.does(&format!("ip -d link show {dev}"));
     guest.does(END)?;
     let counts = guest.does("tail -2 /run/serve.out")?;
-    let summary = format!("{answers} answers, {said}\n{counts}");
+    let summary = format!("{answers} answers, {output}\n{counts}");
     if guest.does("cat /run/serve.out")?.contains("frames come by interrupts all the same") {
         return Err(format!("the driver is said not to let itself be polled: {summary}"));
     }
@@ -37,7 +37,7 @@ pub(crate) fn xdp(guest: &mut Guest, dev: &str) -> Outcome {
         return Err(format!("its program is left at {dev}"));
     }
     guest.left(dev, &before)?;
-    let zero_copy = said.contains("zero-copy");
+    let zero_copy = output.contains("zero-copy");
     let has = match dev {
         "eth3" => guest.is(6, 14),
         _ => false,

@@ -59,9 +59,9 @@ fn napkin(home: &TempDir, args: &str) -> Output {
 /// Runs a command that must succeed, and returns its output.
 fn done(home: &TempDir, args: &str) -> String {
     let output = napkin(home, args);
-    let said = text(&output.stdout) + &text(&output.stderr);
-    assert!(output.status.success(), "{args}: {} {said}", output.status);
-    said
+    let printed = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success(), "{args}: {} {printed}", output.status);
+    printed
 }
 
 /// Every instance's settings, its thread's CPUs and class; ids of threads differ each time, and
@@ -162,16 +162,16 @@ fn once_is_put_back_by_restore() {
         let mut server = start(&program);
         let ends = KillOnDrop(id(&server));
         let before = serving(ends.0);
-        let said = done(&home, &format!("attach {} --policy suspend20 --once", ends.0));
-        assert!(said.contains("left in force: napkin restore puts it back"), "{said}");
+        let output = done(&home, &format!("attach {} --policy suspend20 --once", ends.0));
+        assert!(output.contains("left in force: napkin restore puts it back"), "{output}");
         assert_eq!(serving(ends.0), [SUSPEND20; 3]);
         assert_eq!(journals(&home), 1);
 
-        let said = done(&home, "restore --dry-run");
-        assert!(said.contains("would be put back: epoll"), "{said}");
+        let output = done(&home, "restore --dry-run");
+        assert!(output.contains("would be put back: epoll"), "{output}");
         assert_eq!(serving(ends.0), [SUSPEND20; 3]);
-        let said = done(&home, "restore");
-        assert_eq!(said.matches(": put back: epoll").count(), 3, "{said}");
+        let output = done(&home, "restore");
+        assert_eq!(output.matches(": put back: epoll").count(), 3, "{output}");
         assert_eq!((serving(ends.0), journals(&home)), (before, 0));
 
         // The process in the journal has ended: nothing to restore is not a failure.
@@ -193,8 +193,8 @@ fn what_an_earlier_attach_left_outlives_a_later_one() {
         let before = serving(ends.0);
         done(&home, &format!("attach {} --policy suspend20 --once", ends.0));
         for policy in ["napibusy", "suspend20"] {
-            let said = done(&home, &format!("attach {} --policy {policy} --for 50ms", ends.0));
-            assert!(said.contains("napkin restore puts it back"), "{policy}: {said}");
+            let output = done(&home, &format!("attach {} --policy {policy} --for 50ms", ends.0));
+            assert!(output.contains("napkin restore puts it back"), "{policy}: {output}");
             assert_eq!(serving(ends.0), [SUSPEND20; 3], "{policy}");
             assert_eq!(journals(&home), 1, "{policy}");
         }
@@ -274,11 +274,11 @@ fn whoever_comes_second_is_told_who_holds_device_and_program() {
             &format!("{attach} --for 50ms"),
         ] {
             let output = napkin(&home, second);
-            let said = text(&output.stderr);
-            assert_eq!(output.status.code(), Some(refused(second)), "{second}: {said}");
+            let stderr = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(refused(second)), "{second}: {stderr}");
             assert!(
-                said.contains(&format!("held by process {} (", first.id())),
-                "{second}: {said}"
+                stderr.contains(&format!("held by process {} (", first.id())),
+                "{second}: {stderr}"
             );
             assert_eq!((settings("va"), epolls(program.0)), (held.clone(), vec![SUSPEND20; 3]));
         }
@@ -314,13 +314,13 @@ fn a_device_that_goes_or_is_down_at_the_end_does_not_hide_how_the_program_ended(
             assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
             text(&output.stderr)
         };
-        let said = run(&mut |route| route.set_down(ifindex).expect("down"));
-        assert!(said.contains("not everything was put back"), "{said}");
+        let message = run(&mut |route| route.set_down(ifindex).expect("down"));
+        assert!(message.contains("not everything was put back"), "{message}");
         assert_eq!(journals(&home), 1);
         let output = napkin(&home, "restore");
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("ip link set vc up"), "{said}");
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(message.contains("ip link set vc up"), "{message}");
         Route::open().expect("a socket").set_up(ifindex).expect("up");
         done(&home, "restore");
         assert_eq!((settings("vc"), journals(&home)), (before, 0));
@@ -340,8 +340,8 @@ fn refused(args: &str) -> i32 {
 fn a_policy_without_a_part_for_programs_says_so_and_one_that_linux_lacks_is_refused() {
     lab(|| {
         let home = TempDir::new("linux-part");
-        let said = done(&home, "run --policy threaded -- true");
-        assert!(said.contains("sets nothing in the program"), "{said}");
+        let printed = done(&home, "run --policy threaded -- true");
+        assert!(printed.contains("sets nothing in the program"), "{printed}");
         let output = napkin(&home, "run --policy hold -- true");
         assert_eq!(output.status.code(), Some(125));
         assert!(text(&output.stderr).contains("no Linux has hold"), "{}", text(&output.stderr));
@@ -363,24 +363,25 @@ fn a_busy_poll_that_keeps_its_napi_id_is_refused_by_whoever_would_set_it() {
             format!("attach --dev va --policy {policy} {}", sleeper.id()),
         ] {
             let output = napkin(&home, &args);
-            let said = text(&output.stderr);
-            assert_eq!(output.status.code(), Some(refused(&args)), "{args}: {said}");
+            let message = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(refused(&args)), "{args}: {message}");
             assert!(
-                said.contains("no Linux has an epoll that keeps its NAPI id"),
-                "{args}: {said}"
+                message.contains("no Linux has an epoll that keeps its NAPI id"),
+                "{args}: {message}"
             );
             assert!(
-                said.contains("the nearest that this kernel can do is fullbusy"),
-                "{args}: {said}"
+                message.contains("the nearest that this kernel can do is fullbusy"),
+                "{args}: {message}"
             );
         }
         sleeper.kill().and_then(|()| sleeper.wait()).expect("ended");
         // The bench does not fail: the policy's row says why it was not measured.
-        let said = done(&home, &format!("bench udp-sink --world linux --policy {policy} --quiet"));
-        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        let printed =
+            done(&home, &format!("bench udp-sink --world linux --policy {policy} --quiet"));
+        let printed = printed.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
-            said.contains("not measured") && said.contains("keeps its NAPI id after"),
-            "{said}"
+            printed.contains("not measured") && printed.contains("keeps its NAPI id after"),
+            "{printed}"
         );
         assert_eq!((settings("va"), journals(&home)), (before, 0));
     });

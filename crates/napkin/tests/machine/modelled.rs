@@ -14,10 +14,10 @@ fn bench(args: &[&str]) -> std::process::Output {
 /// The error of a command that is refused with exit code 2.
 fn refused(args: &[&str]) -> String {
     let output = napkin(args.iter().copied());
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
     assert!(output.stdout.is_empty(), "{args:?}");
-    said
+    stderr
 }
 
 fn json(path: &std::path::Path) -> Value {
@@ -113,8 +113,8 @@ fn worlds_that_would_write_over_each_other_s_file_are_refused_before_any_runs() 
     let args = ["flood-ping", "--world", "engine,machine", "--json", &json, "--trace", &trace];
     let output = bench(&args);
     assert_eq!(output.status.code(), Some(1));
-    let said = text(&output.stderr);
-    assert!(said.contains("a.engine.json: another one goes there"), "{said}");
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("a.engine.json: another one goes there"), "{stderr}");
     assert!(output.stdout.is_empty(), "before anything runs");
 }
 
@@ -123,10 +123,10 @@ fn a_run_says_what_it_shows_and_what_to_learn_from_it() {
     let output = bench(&["udp-sink", "--world", "machine", "--load", "13000,21000", "--json", "-"]);
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let conclusion = report["conclusion"].as_str().expect("a sentence");
-    let said = text(&output.stderr).replace("\n  ", " ");
-    let (before, after) = said.split_once("\npolicy ").expect("a table");
-    assert!(before.contains("Shows under which policies it keeps"), "{said}");
-    assert!(after.trim_end().ends_with(&format!("\nconclusion: {conclusion}")), "{said}");
+    let stderr = text(&output.stderr).replace("\n  ", " ");
+    let (before, after) = stderr.split_once("\npolicy ").expect("a table");
+    assert!(before.contains("Shows under which policies it keeps"), "{stderr}");
+    assert!(after.trim_end().ends_with(&format!("\nconclusion: {conclusion}")), "{stderr}");
     for row in report["rows"].as_array().expect("rows") {
         assert!(row.get("interrupted").is_none(), "in virtual time nobody interrupts: {row}");
     }
@@ -235,7 +235,7 @@ fn a_timeline_is_written() {
 fn what_is_wrong_with_a_profile_is_said_with_the_key() {
     let unknown = refused(&["bench", "memcached", "--profile", "epyc-7663"]);
     assert!(unknown.contains("did you mean 'epyc-7662'?"), "{unknown}");
-    for (set, says) in [
+    for (set, expected) in [
         ("cost.pol=1us", "did you mean 'cost.poll'"),
         ("cost.poll=-1ns", "cost.poll: -1 ns is negative"),
         ("cost.poll=1 GHz", "cost.poll: "),
@@ -243,8 +243,8 @@ fn what_is_wrong_with_a_profile_is_said_with_the_key() {
         ("nic.queues=65", "65 queues are more than the 64 CPUs"),
         ("cost.poll", "cost.poll: "),
     ] {
-        let said = refused(&["bench", "memcached", "--set", set]);
-        assert!(said.contains(says), "{set}: {said}");
+        let message = refused(&["bench", "memcached", "--set", set]);
+        assert!(message.contains(expected), "{set}: {message}");
     }
     let queues = refused(&["bench", "memcached", "--cpus", "4", "--queues", "8"]);
     assert!(queues.contains("nic.queues: 8 queues are more than the 4 CPUs"), "{queues}");
@@ -294,37 +294,64 @@ fn loads_of_zero_and_beyond_the_wire_are_refused() {
 
 #[test]
 fn options_of_one_world_are_refused_in_the_other() {
-    let says = |args: &[&str], part: &str| {
-        let said = refused(args);
-        assert!(said.contains(part), "{args:?}: {said}");
+    let refuses_with = |args: &[&str], part: &str| {
+        let message = refused(args);
+        assert!(message.contains(part), "{args:?}: {message}");
     };
-    says(&["bench", "ssd", "--world", "linux"], "runs in machine and engine only");
-    says(
+    refuses_with(&["bench", "ssd", "--world", "linux"], "runs in machine and engine only");
+    refuses_with(
         &["bench", "xsk-rr", "--world", "engine", "--queues", "2"],
         "--queues is for a modelled host",
     );
-    says(&["bench", "memcached", "--connections", "4"], "--connections is for engine and linux");
-    says(&["bench", "memcached", "--world", "linux", "--queues", "2"], "is for a modelled host");
-    says(&["bench", "memcached", "--world", "engine,linux", "--queues", "2"], "not for linux");
-    says(&["bench", "xsk-rr", "--world", "engine,machine", "--queues", "2"], "not for engine");
-    says(&["bench", "udp-sink", "--world", "linux", "--corner"], "--corner is for the engine");
-    says(&["bench", "memcached", "--world", "linux", "--load", "0"], "'0' is not a load");
-    says(&["bench", "udp-sink", "--queues", "2"], "--queues is for a modelled host");
-    says(&["bench", "udp-sink", "--world", "machine", "--corner"], "--corner is for the engine");
-    says(
+    refuses_with(
+        &["bench", "memcached", "--connections", "4"],
+        "--connections is for engine and linux",
+    );
+    refuses_with(
+        &["bench", "memcached", "--world", "linux", "--queues", "2"],
+        "is for a modelled host",
+    );
+    refuses_with(
+        &["bench", "memcached", "--world", "engine,linux", "--queues", "2"],
+        "not for linux",
+    );
+    refuses_with(
+        &["bench", "xsk-rr", "--world", "engine,machine", "--queues", "2"],
+        "not for engine",
+    );
+    refuses_with(
+        &["bench", "udp-sink", "--world", "linux", "--corner"],
+        "--corner is for the engine",
+    );
+    refuses_with(&["bench", "memcached", "--world", "linux", "--load", "0"], "'0' is not a load");
+    refuses_with(&["bench", "udp-sink", "--queues", "2"], "--queues is for a modelled host");
+    refuses_with(
+        &["bench", "udp-sink", "--world", "machine", "--corner"],
+        "--corner is for the engine",
+    );
+    refuses_with(
         &["bench", "xsk-rr", "--world", "machine", "--rate", "9"],
         "--rate is for engine and linux",
     );
-    says(&["bench", "--world", "machine"], "name a workload");
-    says(&["bench", "memcached", "--cpus", "0-3"], "how many it has");
-    says(&["bench", "tcp-rr", "--world", "engine", "--set", "a=1"], "is for a modelled host");
-    says(&["bench", "tcp-rr", "--world", "engine", "--load", "0"], "a load of 0 sends nothing");
-    says(&["bench", "tcp-rr", "--world", "engine,engine"], "--world has engine twice");
-    says(&["bench", "tcp-rr", "--world", "engine,linux"], "runs in machine and engine only");
-    says(&["bench", "--world", "engine,machine"], "name a workload");
+    refuses_with(&["bench", "--world", "machine"], "name a workload");
+    refuses_with(&["bench", "memcached", "--cpus", "0-3"], "how many it has");
+    refuses_with(
+        &["bench", "tcp-rr", "--world", "engine", "--set", "a=1"],
+        "is for a modelled host",
+    );
+    refuses_with(
+        &["bench", "tcp-rr", "--world", "engine", "--load", "0"],
+        "a load of 0 sends nothing",
+    );
+    refuses_with(&["bench", "tcp-rr", "--world", "engine,engine"], "--world has engine twice");
+    refuses_with(
+        &["bench", "tcp-rr", "--world", "engine,linux"],
+        "runs in machine and engine only",
+    );
+    refuses_with(&["bench", "--world", "engine,machine"], "name a workload");
     // Refused before anything runs in the engine.
     let range = ["bench", "tcp-rr", "--world", "engine,machine", "--set", "tcp-rr.threads=1"];
-    says(&range, "outside of its range");
+    refuses_with(&range, "outside of its range");
 }
 
 #[test]
@@ -371,14 +398,14 @@ fn a_fit_writes_a_profile_that_is_no_worse() {
     let path = file.to_str().expect("a plain path");
     let args = ["profile", "fit", "desktop-2007", "--evaluations", "9", "--out", path, "--quiet"];
     let output = napkin(args);
-    let said = text(&output.stdout);
+    let stdout = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let number = |word: &str| {
-        let end = said.find(word).expect(word);
-        let number = said[..end].trim_end().rsplit(' ').next().expect("a number");
+        let end = stdout.find(word).expect(word);
+        let number = stdout[..end].trim_end().rsplit(' ').next().expect("a number");
         number.parse::<f64>().expect("a number")
     };
-    assert!(number("before,") >= number("after "), "{said}");
+    assert!(number("before,") >= number("after "), "{stdout}");
     assert!(napkin(["profile", "check", path]).status.success());
     let none = refused(&["profile", "fit", "desktop-2007", "--experiment", "1999"]);
     assert!(none.contains("no experiment to fit"), "{none}");
@@ -421,10 +448,13 @@ fn an_experiment_is_reproduced_with_its_files() {
 #[test]
 fn a_swarm_counts_what_it_went_through_and_a_seed_replays() {
     let output = napkin(["swarm", "--seeds", "1..8", "--quiet"]);
-    let said = text(&output.stdout);
+    let stdout = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(said.starts_with("8 seeds, ") && said.contains("virtual hours"), "{said}");
-    assert!(said.contains("events a minute") && said.ends_with("every invariant held\n"), "{said}");
+    assert!(stdout.starts_with("8 seeds, ") && stdout.contains("virtual hours"), "{stdout}");
+    assert!(
+        stdout.contains("events a minute") && stdout.ends_with("every invariant held\n"),
+        "{stdout}"
+    );
     assert!(napkin(["swarm", "--seed", "3"]).status.success());
     assert!(refused(&["swarm", "--seeds", "8..1"]).contains("the lesser first"));
     assert!(refused(&["swarm", "--minutes", "0"]).contains("minutes above 0"));

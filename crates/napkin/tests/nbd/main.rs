@@ -54,16 +54,17 @@ fn start_on(
     place: &TempDir,
 ) -> (Served, SocketAddr) {
     let id = std::process::id();
-    let ours = Ipv4Addr::new(198, 18, (id % 250) as u8, 1 + 4 * n);
-    let (device, address) = (format!("tap:nkn{}x{n}", id % 100_000), format!("{ours}/30"));
+    let server_address = Ipv4Addr::new(198, 18, (id % 250) as u8, 1 + 4 * n);
+    let (device, address) =
+        (format!("tap:nkn{}x{n}", id % 100_000), format!("{server_address}/30"));
     let file = ["--file", disk.to_str().expect("a plain path")];
     let file = if more.contains(&"--size") { &[][..] } else { &file };
     let args = ["nbd", "--device", &device, "--address", &address, "--policy", policy];
     let served = Served::start(&place.socket("a.sock"), &[&args, file, more].concat());
-    if let Err(said) = &served {
-        needs(!said.contains("io_uring"), "io_uring");
+    if let Err(message) = &served {
+        needs(!message.contains("io_uring"), "io_uring");
     }
-    (served.expect("it starts"), (ours, 10_809).into())
+    (served.expect("it starts"), (server_address, 10_809).into())
 }
 
 impl Server {
@@ -95,9 +96,9 @@ fn pattern(seed: u64, length: usize) -> Vec<u8> {
 #[track_caller]
 fn run(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().expect("it is installed");
-    let said = text(&output.stdout) + &text(&output.stderr);
-    assert!(output.status.success(), "{program} {args:?}: {said}");
-    said
+    let printed = text(&output.stdout) + &text(&output.stderr);
+    assert!(output.status.success(), "{program} {args:?}: {printed}");
+    printed
 }
 
 #[test]
@@ -105,7 +106,7 @@ fn nbdinfo_is_told_what_the_export_can() {
     needs_program("nbdinfo");
     let server = serve(0, "base", &["--export", "scratch"]);
     let uri = format!("{}/scratch", server.uri());
-    for said in [run("nbdinfo", &[&uri]), run("nbdinfo", &["--list", &server.uri()])] {
+    for printed in [run("nbdinfo", &[&uri]), run("nbdinfo", &["--list", &server.uri()])] {
         for line in [
             "newstyle-fixed without TLS, using structured packets",
             "export=\"scratch\"",
@@ -118,7 +119,7 @@ fn nbdinfo_is_told_what_the_export_can() {
             "can_zero: true",
             "block_size_maximum: 33554432",
         ] {
-            assert!(said.contains(line), "{line} in {said}");
+            assert!(printed.contains(line), "{line} in {printed}");
         }
     }
     let output = Command::new("nbdinfo").arg(format!("{}/other", server.uri())).output();
@@ -139,9 +140,9 @@ fn nbdcopy_copies_both_ways_under_every_kind_of_policy() {
         let more: &[&str] = if memory { &["--size", "64M"] } else { &[] };
         let mut server = serve(n, policy, &[&["--queues", "2"], more].concat());
         let path = |name: &str| server.place.socket(name).to_str().expect("plain").to_owned();
-        let (there, back) = (path("there"), path("back"));
-        std::fs::write(&there, &bytes).expect("a file");
-        run("nbdcopy", &["--flush", &there, &server.uri()]);
+        let (source, back) = (path("there"), path("back"));
+        std::fs::write(&source, &bytes).expect("a file");
+        run("nbdcopy", &["--flush", &source, &server.uri()]);
         // Request sizes that differ from the sizes of the server's pieces.
         for size in ["32768", "1048576", "33554432"] {
             let uri = server.uri();
@@ -164,7 +165,7 @@ fn fio_verifies_what_it_has_written() {
     for (n, (policy, sizes)) in (6..).zip([("base", "512-64k"), ("suspend20", "4k-1m")]) {
         let server = serve(n, policy, &["--queues", "2"]);
         let (uri, sizes) = (format!("--uri={}", server.uri()), format!("--bsrange={sizes}"));
-        let said = run(
+        let printed = run(
             "fio",
             &[
                 "--name=verify",
@@ -181,7 +182,7 @@ fn fio_verifies_what_it_has_written() {
                 "--verify_state_save=0",
             ],
         );
-        assert!(said.contains("err= 0"), "{said}");
+        assert!(printed.contains("err= 0"), "{printed}");
     }
 }
 
@@ -237,9 +238,9 @@ fn what_was_flushed_to_a_block_device_would_survive_the_loss_of_power() {
     let device = Loop::on(&place.socket("below"));
     let below = std::fs::File::open(place.socket("below")).expect("it is there");
     let lies = |at: u64, bytes: &[u8]| {
-        let mut there = vec![0; bytes.len()];
-        below.read_exact_at(&mut there, at).expect("it has that size");
-        there == bytes
+        let mut bytes_below = vec![0; bytes.len()];
+        below.read_exact_at(&mut bytes_below, at).expect("it has that size");
+        bytes_below == bytes
     };
     let (served, at) = start_on(&device.0, 13, "suspend20", &["--queues", "2"], &place);
     let uri = format!("nbd://{at}");
@@ -260,7 +261,7 @@ fn what_was_flushed_to_a_block_device_would_survive_the_loss_of_power() {
     assert!(lies(20_000_001, &forced), "it was forced");
     client.ask(WRITE_ZEROES, FUA, 20_000_001, 300_000, b"");
     assert!(lies(20_000_001, &[0; 300_000]), "the zeroes were forced");
-    let again = common::napkin([
+    let second = common::napkin([
         "serve",
         "nbd",
         "--device",
@@ -268,7 +269,7 @@ fn what_was_flushed_to_a_block_device_would_survive_the_loss_of_power() {
         "--file",
         &device.0.to_string_lossy(),
     ]);
-    let error = text(&again.stderr);
+    let error = text(&second.stderr);
     assert!(error.contains("another program has it"), "{error}");
     drop(server);
 }
@@ -366,15 +367,15 @@ fn who_has_a_block_device_open_is_told() {
     let place = TempDir::new("nbd-open");
     std::fs::File::create(place.socket("below")).expect("a file").set_len(1 << 20).expect("a size");
     let device = Loop::on(&place.socket("below"));
-    let beside = std::fs::File::open(&device.0).expect("it opens");
+    let opened = std::fs::File::open(&device.0).expect("it opens");
     let (mut served, _) = start_on(&device.0, 16, "base", &[], &place);
     let warned = format!("{} is open in {} (", device.0.display(), std::process::id());
-    assert!(served.said().contains(&warned), "{}", served.said());
+    assert!(served.log().contains(&warned), "{}", served.log());
     served.signal(Signal::TERM);
     assert!(served.end().success());
-    drop(beside);
+    drop(opened);
     let (served, _) = start_on(&device.0, 16, "base", &["--read-only"], &place);
-    assert!(!served.said().contains("is open in"), "{}", served.said());
+    assert!(!served.log().contains("is open in"), "{}", served.log());
     drop(served);
 }
 
@@ -398,17 +399,17 @@ fn qemu_reads_writes_compares_and_discards() {
         "read -P 2 12M 1M",
     ];
     let args: Vec<&str> = commands.iter().flat_map(|it| ["-c", it]).collect();
-    let said = run("qemu-io", &[&["-f", "raw"], &args[..], &[&uri]].concat());
-    assert!(!said.contains("verification failed"), "{said}");
+    let printed = run("qemu-io", &[&["-f", "raw"], &args[..], &[&uri]].concat());
+    assert!(!printed.contains("verification failed"), "{printed}");
     let path = |name: &str| server.place.socket(name).to_str().expect("plain").to_owned();
-    let (there, back) = (path("there"), path("back"));
-    std::fs::write(&there, [pattern(3, 5_000_000), vec![0; (64 << 20) - 5_000_000]].concat())
+    let (source, back) = (path("there"), path("back"));
+    std::fs::write(&source, [pattern(3, 5_000_000), vec![0; (64 << 20) - 5_000_000]].concat())
         .expect("a file");
-    run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", &there, &uri]);
-    let said = run("qemu-img", &["compare", "-f", "raw", "-F", "raw", &there, &uri]);
-    assert!(said.contains("identical"), "{said}");
+    run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", &source, &uri]);
+    let printed = run("qemu-img", &["compare", "-f", "raw", "-F", "raw", &source, &uri]);
+    assert!(printed.contains("identical"), "{printed}");
     run("qemu-img", &["convert", "-f", "raw", "-O", "raw", &uri, &back]);
-    assert!(std::fs::read(&there).expect("a file") == std::fs::read(&back).expect("a file"));
+    assert!(std::fs::read(&source).expect("a file") == std::fs::read(&back).expect("a file"));
 }
 
 #[test]

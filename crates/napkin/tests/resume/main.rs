@@ -70,9 +70,10 @@ fn interrupted(place: &TempDir, args: &[&str], signal: Signal, after: usize) -> 
 }
 
 /// The arguments to resume with, which an interrupted run prints.
-fn again(output: &Output) -> Vec<String> {
-    let said = text(&output.stderr);
-    let (_, command) = said.split_once("go on with: napkin ").unwrap_or_else(|| panic!("{said}"));
+fn resume_args(output: &Output) -> Vec<String> {
+    let stderr = text(&output.stderr);
+    let (_, command) =
+        stderr.split_once("go on with: napkin ").unwrap_or_else(|| panic!("{stderr}"));
     let line = command.lines().next().unwrap_or_default();
     line.split(' ').map(str::to_owned).collect()
 }
@@ -94,12 +95,12 @@ fn a_bench_on_this_machine_goes_on_where_ctrl_c_ended_it() {
     let args = ["bench", "flood-ping", "--policy", "base,threaded", "--window", "50ms"];
     let args = [&args[..], &["--repetitions", "3", "--json", "a.json"]].concat();
     let output = interrupted(&place, &args, Signal::INT, 2);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(130), "{said}");
-    assert!(said.contains("12 measurements, about 3.6 s"), "{said}");
-    let (_, far) = said.split_once("\ninterrupted: ").expect("it says so");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(stderr.contains("12 measurements, about 3.6 s"), "{stderr}");
+    let (_, far) = stderr.split_once("\ninterrupted: ").expect("it says so");
     let done: usize = far.split(' ').next().unwrap().parse().expect("a number");
-    assert!((2..12).contains(&done) && far.contains(" of 12 measurements done; go on"), "{said}");
+    assert!((2..12).contains(&done) && far.contains(" of 12 measurements done; go on"), "{stderr}");
     let table = text(&output.stdout);
     assert!(table.contains("base") && table.contains("the run ended early"), "{table}");
     assert_eq!(repetitions(&place).iter().sum::<usize>(), done, "what there was");
@@ -115,13 +116,13 @@ fn a_bench_on_this_machine_goes_on_where_ctrl_c_ended_it() {
     assert_eq!(refused.status.code(), Some(2), "{why}");
     assert!(why.contains("flood-ping.window_ns is 50000000 there and 60000000 now"), "{why}");
 
-    let again = again(&output);
-    let again: Vec<&str> = again.iter().map(String::as_str).collect();
-    assert_eq!(again[..args.len()], args);
-    let resumed = run(&place, &again);
-    let said = text(&resumed.stderr);
-    assert!(resumed.status.success(), "{said}");
-    assert!(said.contains(&format!("12 measurements, {} left, about ", 12 - done)), "{said}");
+    let resume = resume_args(&output);
+    let resume: Vec<&str> = resume.iter().map(String::as_str).collect();
+    assert_eq!(resume[..args.len()], args);
+    let resumed = run(&place, &resume);
+    let stderr = text(&resumed.stderr);
+    assert!(resumed.status.success(), "{stderr}");
+    assert!(stderr.contains(&format!("12 measurements, {} left, about ", 12 - done)), "{stderr}");
     assert_eq!(repetitions(&place), [3; 4]);
     assert!(!text(&resumed.stdout).contains("ended early"));
     assert_eq!(left(&place), [] as [PathBuf; 0], "nothing is left");
@@ -137,10 +138,10 @@ fn a_ctrl_c_that_ends_the_reader_as_well_says_how_to_go_on() {
         drop(child.stdout.take());
         send(&child, Signal::INT);
         let output = child.wait_with_output().expect("our child");
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(130), "{args}: {said}");
-        assert!(said.contains("\ninterrupted: "), "{args}: {said}");
-        assert!(said.contains("; go on with: napkin "), "{args}: {said}");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{args}: {stderr}");
+        assert!(stderr.contains("\ninterrupted: "), "{args}: {stderr}");
+        assert!(stderr.contains("; go on with: napkin "), "{args}: {stderr}");
     }
 }
 
@@ -153,11 +154,11 @@ fn a_bench_in_several_worlds_goes_on_in_the_one_where_it_was_ended() {
     let first = of("engine,machine");
     let output = interrupted(&place, &first, Signal::INT, 1);
     assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
-    let again = again(&output);
-    assert_eq!(again[..first.len()], first);
-    let resumed = run(&place, &again.iter().map(String::as_str).collect::<Vec<_>>());
-    let (printed, said) = (text(&resumed.stdout), text(&resumed.stderr));
-    assert!(resumed.status.success() && said.contains(" left, about "), "{said}");
+    let resume = resume_args(&output);
+    assert_eq!(resume[..first.len()], first);
+    let resumed = run(&place, &resume.iter().map(String::as_str).collect::<Vec<_>>());
+    let (printed, stderr) = (text(&resumed.stdout), text(&resumed.stderr));
+    assert!(resumed.status.success() && stderr.contains(" left, about "), "{stderr}");
     assert!(printed.contains("\nengine, machine, side by side\n"), "{printed}");
 
     // Interrupted in the second world: the first is done.
@@ -170,11 +171,11 @@ fn a_bench_in_several_worlds_goes_on_in_the_one_where_it_was_ended() {
     send(&child, Signal::INT);
     let output = child.wait_with_output().expect("our child");
     assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
-    let again = self::again(&output);
-    let resumed = run(&place, &again.iter().map(String::as_str).collect::<Vec<_>>());
-    let (printed, said) = (text(&resumed.stdout), text(&resumed.stderr));
-    assert!(resumed.status.success(), "{said}");
-    assert!(said.contains("continues in engine: the worlds before it are done\n"), "{said}");
+    let resume = resume_args(&output);
+    let resumed = run(&place, &resume.iter().map(String::as_str).collect::<Vec<_>>());
+    let (printed, stderr) = (text(&resumed.stdout), text(&resumed.stderr));
+    assert!(resumed.status.success(), "{stderr}");
+    assert!(stderr.contains("continues in engine: the worlds before it are done\n"), "{stderr}");
     assert!(
         printed.contains("tcp-rr in engine\n") && !printed.contains("tcp-rr, modelled on"),
         "{printed}"
@@ -192,16 +193,16 @@ fn what_was_measured_is_still_there_if_it_could_not_be_written_in_the_end() {
             let place = TempDir::new("resume-full");
             let args = format!("{command} {option} /dev/full");
             let full = run(&place, &args.split(' ').collect::<Vec<_>>());
-            let said = text(&full.stderr);
-            assert_eq!(full.status.code(), Some(1), "{args}: {said}");
-            assert!(said.contains("/dev/full: No space left"), "{args}: {said}");
-            assert_eq!(left(&place).len(), 1, "{args}: {said}");
+            let stderr = text(&full.stderr);
+            assert_eq!(full.status.code(), Some(1), "{args}: {stderr}");
+            assert!(stderr.contains("/dev/full: No space left"), "{args}: {stderr}");
+            assert_eq!(left(&place).len(), 1, "{args}: {stderr}");
 
             // As if the disk had room again.
-            let again = again(&full);
+            let resume = resume_args(&full);
             let given = |it: &str| if it == "/dev/full" { "a".to_owned() } else { it.to_owned() };
-            let again: Vec<String> = again.iter().map(|it| given(it)).collect();
-            let resumed = run(&place, &again.iter().map(String::as_str).collect::<Vec<_>>());
+            let resume: Vec<String> = resume.iter().map(|it| given(it)).collect();
+            let resumed = run(&place, &resume.iter().map(String::as_str).collect::<Vec<_>>());
             assert!(resumed.status.success(), "{args}: {}", text(&resumed.stderr));
             assert!(place.0.join("a").exists(), "{args}");
             assert_eq!(left(&place), [] as [PathBuf; 0], "{args}");
@@ -217,23 +218,23 @@ fn long(place: &TempDir, ignores: bool) -> (Child, BufReader<ChildStderr>) {
 
 fn begun(command: &mut Command) -> (Child, BufReader<ChildStderr>) {
     let mut child = command.spawn().expect("the binary runs");
-    let mut said = BufReader::new(child.stderr.take().expect("a pipe"));
+    let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
     let mut line = String::new();
     while !line.starts_with("[1/") {
         line.clear();
-        assert!(said.read_line(&mut line).expect("a line") > 0, "it ended");
+        assert!(stderr.read_line(&mut line).expect("a line") > 0, "it ended");
     }
-    (child, said)
+    (child, stderr)
 }
 
 #[test]
 fn a_measurement_is_given_up_in_the_middle_and_nothing_is_left_of_it() {
     let place = TempDir::new("resume-middle");
-    let (mut child, said) = long(&place, false);
+    let (mut child, stderr) = long(&place, false);
     send(&child, Signal::INT);
     let status = within("it ends", || child.try_wait().expect("our child"));
     assert_eq!(status.code(), Some(130));
-    let last = said.lines().map_while(Result::ok).last();
+    let last = stderr.lines().map_while(Result::ok).last();
     assert_eq!(last.as_deref(), Some("interrupted: 0 of 24 measurements done"));
     assert_eq!(left(&place), [] as [PathBuf; 0]);
 }
@@ -270,12 +271,12 @@ fn in_the_kernel(name: &str, interrupt: fn(Pid)) -> (ExitStatus, Option<String>)
     let mark = place.0.to_str().expect("a plain path");
     let args = ["bench", "flood-ping", "--world", "linux", "--policy", "base", "--window", "600s"];
     let mut command = command(&place, &args, false);
-    let (mut child, said) = begun(command.env("NAPKIN_TEST_MARK", mark).process_group(0));
+    let (mut child, stderr) = begun(command.env("NAPKIN_TEST_MARK", mark).process_group(0));
     within("the client runs", || programs(mark).contains(&"ping\n".to_owned()).then_some(()));
     interrupt(Pid::from_raw(child.id() as i32).expect("a process"));
     let status = within("it ends", || child.try_wait().expect("our child"));
     within("nothing is left of it", || programs(mark).is_empty().then_some(()));
-    (status, said.lines().map_while(Result::ok).last())
+    (status, stderr.lines().map_while(Result::ok).last())
 }
 
 #[test]

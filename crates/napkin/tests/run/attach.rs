@@ -27,12 +27,12 @@ fn attach_holds_until_it_is_interrupted_and_puts_back() {
             }
             napkin.signal(signal);
         }
-        let (status, said) = napkin.end();
-        let told_stop = said.matches("a stop (Ctrl-Z) is ignored").count();
-        assert_eq!(told_stop, usize::from(end.is_some()), "{said}");
-        assert_eq!(status.code(), Some(0), "{said}");
-        assert!(said.contains("busy poll 0 us, budget 64, prefer; set"), "{said}");
-        assert!(said.contains("put back: 1"), "{said}");
+        let (status, stderr) = napkin.end();
+        let stop_notices = stderr.matches("a stop (Ctrl-Z) is ignored").count();
+        assert_eq!(stop_notices, usize::from(end.is_some()), "{stderr}");
+        assert_eq!(status.code(), Some(0), "{stderr}");
+        assert!(stderr.contains("busy poll 0 us, budget 64, prefer; set"), "{stderr}");
+        assert!(stderr.contains("put back: 1"), "{stderr}");
         assert_eq!(params(&mut child, &mut output), OFF);
         assert_eq!(scratch.journals(), 0);
     }
@@ -50,13 +50,13 @@ fn what_a_killed_napkin_leaves_is_put_back_by_restore() {
     within("set", || (params(&mut child, &mut output) == SET).then_some(()));
     // A second attach has nothing to do with the same policy; with another one it is refused, and the holder named.
     let second = scratch.napkin(&attach).arg("--once").output().expect("napkin");
-    let said = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(second.status.success() && said.contains("nothing was to be set"), "{said}");
+    let stderr = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(second.status.success() && stderr.contains("nothing was to be set"), "{stderr}");
     let other = ["attach", &pid, "--policy", "napibusy", "--once"];
     let second = scratch.napkin(&other).output().expect("napkin");
-    let said = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert_eq!(second.status.code(), Some(1), "{said}");
-    assert!(said.contains(&napkin.pid().to_string()), "{said}");
+    let stderr = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert_eq!(second.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains(&napkin.pid().to_string()), "{stderr}");
     napkin.0.kill().expect("a child");
     napkin.0.wait().expect("it ends");
     drop(napkin);
@@ -103,6 +103,6 @@ fn a_process_that_is_not_there_is_said_so() {
         .output()
         .expect("napkin");
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("there is no process 2147483647"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("there is no process 2147483647"), "{stderr}");
 }

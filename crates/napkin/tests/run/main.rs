@@ -81,9 +81,9 @@ impl Running {
     }
 
     fn end(mut self) -> (std::process::ExitStatus, String) {
-        let mut said = String::new();
-        self.0.stderr.take().expect("piped").read_to_string(&mut said).expect("text");
-        (self.0.wait().expect("it ends"), said)
+        let mut stderr = String::new();
+        self.0.stderr.take().expect("piped").read_to_string(&mut stderr).expect("text");
+        (self.0.wait().expect("it ends"), stderr)
     }
 }
 

@@ -55,9 +55,9 @@ fn more_processes_than_the_soft_limit_of_open_files_has_room_for_are_all_set() {
     let mut attach = scratch.napkin(&["attach", &pid, "--policy", "suspend20", "--once", "-v"]);
     limit_files(&mut attach, 48, 1_024);
     let output = attach.output().expect("napkin");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
-    assert_eq!(set_below(child.id()), 60, "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(set_below(child.id()), 60, "{stderr}");
     // Each process needs two descriptors: its own, and its journal's lock; the journal itself is closed.
     let mut fits = scratch.napkin(&["attach", &pid, "--policy", "suspend20", "--once", "-v"]);
     assert!(scratch.napkin(&["restore"]).status().expect("napkin").success());
@@ -77,15 +77,18 @@ fn each_process_that_there_is_no_descriptor_for_is_said_and_the_exit_status_tell
     let mut once = scratch.napkin(&[&attach[..], &["--once"]].concat());
     limit_files(&mut once, 64, 64);
     let output = once.output().expect("napkin");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
     let set = set_below(child.id());
-    assert!((1..60).contains(&set), "{set}: {said}");
+    assert!((1..60).contains(&set), "{set}: {stderr}");
     let failed: Vec<&str> =
-        said.lines().filter(|line| line.contains("may open 64 files")).collect();
-    assert_eq!(failed.len(), 60 - set, "{said}");
+        stderr.lines().filter(|line| line.contains("may open 64 files")).collect();
+    assert_eq!(failed.len(), 60 - set, "{stderr}");
     assert!(failed[0].contains("raise the limit"), "{}", failed[0]);
-    assert!(said.contains(&format!("not everything was set in {} processes", 60 - set)), "{said}");
+    assert!(
+        stderr.contains(&format!("not everything was set in {} processes", 60 - set)),
+        "{stderr}"
+    );
     assert!(scratch.napkin(&["restore"]).status().expect("napkin").success());
     assert_eq!(set_below(child.id()), 0);
 
@@ -95,21 +98,21 @@ fn each_process_that_there_is_no_descriptor_for_is_said_and_the_exit_status_tell
     let mut napkin = Running::start(kept);
     // After the message on the last process, it has examined all.
     let mut lines = BufReader::new(napkin.0.stderr.take().expect("piped"));
-    let (mut reported, mut said) = (0, String::new());
+    let (mut reported, mut stderr) = (0, String::new());
     while reported < 60 {
         let mut line = String::new();
-        assert!(lines.read_line(&mut line).expect("text") > 0, "{said}");
+        assert!(lines.read_line(&mut line).expect("text") > 0, "{stderr}");
         reported += usize::from(line.contains("; set") || line.contains("may open 64 files"));
-        said += &line;
+        stderr += &line;
     }
     let set = set_below(child.id());
-    assert!((1..60).contains(&set), "{set}: {said}");
+    assert!((1..60).contains(&set), "{set}: {stderr}");
     napkin.signal(libc::SIGINT);
-    lines.read_to_string(&mut said).expect("text");
+    lines.read_to_string(&mut stderr).expect("text");
     let status = napkin.0.wait().expect("it ends");
-    assert_eq!(status.code(), Some(1), "{said}");
-    assert!(said.contains(&format!("put back: {set}")) && !said.contains("ended"), "{said}");
-    assert_eq!((set_below(child.id()), scratch.journals()), (0, 0), "{said}");
+    assert_eq!(status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains(&format!("put back: {set}")) && !stderr.contains("ended"), "{stderr}");
+    assert_eq!((set_below(child.id()), scratch.journals()), (0, 0), "{stderr}");
     child.kill().and_then(|()| child.wait()).expect("a child");
 }
 
@@ -131,17 +134,17 @@ fn a_look_that_finds_no_descriptor_left_is_no_end_of_the_process() {
         assert_eq!(set, 0);
     };
     limit(3);
-    let mut said = String::new();
+    let mut stderr = String::new();
     let mut lines = BufReader::new(napkin.0.stderr.take().expect("piped"));
-    while !said.contains("may open 3 files") {
-        assert!(lines.read_line(&mut said).expect("text") > 0, "{said}");
+    while !stderr.contains("may open 3 files") {
+        assert!(lines.read_line(&mut stderr).expect("text") > 0, "{stderr}");
     }
     limit(1_024);
     params(&mut child, &mut output);
     napkin.signal(libc::SIGINT);
-    lines.read_to_string(&mut said).expect("text");
-    assert!(!said.contains("ended"), "{said}");
-    assert!(said.contains("put back: 1"), "{said}");
+    lines.read_to_string(&mut stderr).expect("text");
+    assert!(!stderr.contains("ended"), "{stderr}");
+    assert!(stderr.contains("put back: 1"), "{stderr}");
     assert_eq!(params(&mut child, &mut output), OFF);
     napkin.0.wait().expect("it ends");
     child.kill().and_then(|()| child.wait()).expect("a child");

@@ -42,10 +42,10 @@ fn what_a_daemon_leaves_behind_is_waited_for_and_set() {
     ]));
     until_all_set(&napkin, 1);
     napkin.signal(libc::SIGTERM);
-    let (status, said) = napkin.end();
-    assert_eq!(status.code(), Some(4), "{said}");
-    assert_eq!(said.matches("waiting for what it left behind").count(), 1, "{said}");
-    assert!(said.contains("python3["), "{said}");
+    let (status, stderr) = napkin.end();
+    assert_eq!(status.code(), Some(4), "{stderr}");
+    assert_eq!(stderr.matches("waiting for what it left behind").count(), 1, "{stderr}");
+    assert!(stderr.contains("python3["), "{stderr}");
     assert_eq!(scratch.journals(), 0);
 }
 
@@ -59,15 +59,15 @@ fn a_policy_that_cannot_be_had_is_refused_before_the_program_starts() {
         .output()
         .expect("napkin");
     assert_eq!(output.status.code(), Some(125));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("busypoll"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("busypoll"), "{stderr}");
     let output = scratch
         .napkin(&["run", "--policy", "base", "--dev", "nosuch", "--", "sh", "-c", &touch])
         .output()
         .expect("napkin");
     assert_eq!(output.status.code(), Some(125), "as the help says");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("nosuch"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("nosuch"), "{stderr}");
     assert!(!mark.exists());
 }
 
@@ -81,12 +81,15 @@ fn serves(scratch: &Scratch, program: &[&str], at_least: usize, poke: impl FnOnc
     poke();
     let after = until_all_set(&napkin, before);
     napkin.signal(libc::SIGTERM);
-    let (status, said) = napkin.end();
-    let set: Vec<&str> = said.lines().filter(|line| line.contains("; set within")).collect();
+    let (status, stderr) = napkin.end();
+    let set: Vec<&str> = stderr.lines().filter(|line| line.contains("; set within")).collect();
     eprintln!("{}: {after} contexts\n{}", program[0], set.join("\n"));
-    assert!(!set.is_empty(), "{said}");
-    assert!(status.code() == Some(0) || status.signal() == Some(libc::SIGTERM), "{status} {said}");
-    assert_eq!(scratch.journals(), 0, "{said}");
+    assert!(!set.is_empty(), "{stderr}");
+    assert!(
+        status.code() == Some(0) || status.signal() == Some(libc::SIGTERM),
+        "{status} {stderr}"
+    );
+    assert_eq!(scratch.journals(), 0, "{stderr}");
 }
 
 /// Connects, once the server listens.
@@ -190,8 +193,8 @@ fn a_go_server_statically_linked() {
         .env("GOFLAGS", "")
         .output()
         .expect("go");
-    let said = String::from_utf8_lossy(&built.stderr);
-    assert!(built.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&built.stderr);
+    assert!(built.status.success(), "{stderr}");
     let server = scratch.path("server");
     // No dynamic loader: LD_PRELOAD would have no effect.
     let bytes = std::fs::read(&server).expect("it was built");

@@ -13,8 +13,8 @@ fn the_exit_code_is_the_program_s() {
     }
     let missing = run(&scratch, &["/nonexistent/program"]);
     assert_eq!(missing.status.code(), Some(127));
-    let said = String::from_utf8_lossy(&missing.stderr).into_owned();
-    assert!(said.contains("there is no program /nonexistent/program"), "{said}");
+    let stderr = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(stderr.contains("there is no program /nonexistent/program"), "{stderr}");
     assert_eq!(run(&scratch, &["/dev/null"]).status.code(), Some(126));
     assert_eq!(scratch.journals(), 0);
 }
@@ -73,8 +73,8 @@ fn signals_are_passed_on_once_each_and_the_program_decides() {
         assert_eq!(lines(), expected);
     }
     napkin.signal(libc::SIGWINCH);
-    let (status, said) = napkin.end();
-    assert_eq!((status.code(), said.as_str()), (Some(9), ""));
+    let (status, stderr) = napkin.end();
+    assert_eq!((status.code(), stderr.as_str()), (Some(9), ""));
 }
 
 /// A program under napkin that logs each signal, and its directory.
@@ -149,8 +149,8 @@ impl Listener {
     /// Ends the program, and napkin with it.
     fn end(self) {
         self.napkin.signal(libc::SIGUSR2);
-        let (status, said) = self.napkin.end();
-        assert_eq!((status.code(), said.as_str()), (Some(5), ""));
+        let (status, stderr) = self.napkin.end();
+        assert_eq!((status.code(), stderr.as_str()), (Some(5), ""));
         assert_eq!(self.scratch.journals(), 0);
     }
 }
