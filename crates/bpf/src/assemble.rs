@@ -192,9 +192,9 @@ impl Assembler {
 
     /// Places a label before the next instruction.
     pub fn place(&mut self, label: Label) {
-        let here = self.instructions.len();
+        let next_instruction = self.instructions.len();
         if let Some(place) = self.labels.get_mut(label.0) {
-            *place = Some(here);
+            *place = Some(next_instruction);
         }
     }
 
