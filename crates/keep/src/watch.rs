@@ -204,8 +204,8 @@ impl Watch {
 
     /// Takes the notices that have arrived, and returns whether none was lost.
     fn read_notices(&mut self) -> bool {
-        let NoticeBatch { came, left, lost } = self.notices.take();
-        self.notice_pending |= came;
+        let NoticeBatch { came: any_notice, left, lost } = self.notices.take();
+        self.notice_pending |= any_notice;
         // Only the first notice is about the known device; a later one may be about another with its ifindex.
         for (ifindex, deleted) in left.into_iter().filter(|_| !lost) {
             if let Some(it) = self.departures.get_mut(&ifindex).filter(|it| **it == Departure::No) {
