@@ -86,8 +86,8 @@ impl Scenario {
             }
         };
         if self.rps {
-            let here = [bed.cpus[0]];
-            bed.pair.server.run(|| receive_on(DEVICE, &here)).expect("entered").expect("RPS");
+            let cpus = [bed.cpus[0]];
+            bed.pair.server.run(|| receive_on(DEVICE, &cpus)).expect("entered").expect("RPS");
         }
         bed
     }
@@ -307,23 +307,23 @@ fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) ->
     let agrees = behind <= AGREEMENT;
     let (even, odd) = (|round: usize| round.is_multiple_of(2), |round: usize| round % 2 == 1);
     let [of_even, of_odd] = [best_in(&even), best_in(&odd)];
-    let apart = client_in(of_even, quantity, &odd) / client_in(of_odd, quantity, &odd);
-    println!("  the client's best in even rounds {of_even} is {apart:.2} of {of_odd} in odd ones");
+    let ratio = client_in(of_even, quantity, &odd) / client_in(of_odd, quantity, &odd);
+    println!("  the client's best in even rounds {of_even} is {ratio:.2} of {of_odd} in odd ones");
     println!(
         "  {} verdict {pick}, client {best}, which is {behind:.2} of it by {quantity:?}",
         if agrees { "agree:" } else { "DISAGREE:" }
     );
-    Some([agrees, apart <= AGREEMENT])
+    Some([agrees, ratio <= AGREEMENT])
 }
 
 /// Runs `what` in the server's namespace, in a thread of its own.
 fn in_server<T: Send>(bed: &Bed, what: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
-        let there = scope.spawn(|| {
+        let thread = scope.spawn(|| {
             bed.pair.server.enter_thread().expect("entered");
             what()
         });
-        there.join().expect("no panic")
+        thread.join().expect("no panic")
     })
 }
 
@@ -338,10 +338,10 @@ fn under<T: Send>(bed: &Bed, policy: &Policy, what: impl FnOnce() -> T + Send) -
         let request = Request { policy, ifname: DEVICE, options: &options, force: false };
         let device = Temporary::here(&request).expect("applied");
         attachment.scan();
-        let came = what();
+        let outcome = what();
         attachment.restore();
         device.restore().expect("put back");
-        came
+        outcome
     })
 }
 

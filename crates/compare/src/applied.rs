@@ -104,11 +104,11 @@ pub(crate) fn watch_starvation(
         held: Some(ifindex),
         again: starvation::Again::Never,
     };
-    let tell = Box::new(move |event: &starvation::Event| {
+    let on_event = Box::new(move |event: &starvation::Event| {
         let _ = send.send(event.to_string());
     });
     let started = Store::open().map_err(|error| error.to_string()).and_then(|store| {
-        starvation::Guard::start(options, &store, tell).map_err(|error| error.to_string())
+        starvation::Guard::start(options, &store, on_event).map_err(|error| error.to_string())
     });
     match started {
         Ok(guard) => Some((guard, receive)),

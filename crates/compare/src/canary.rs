@@ -157,12 +157,12 @@ impl Canary {
         signals: &Signals,
         limit: Duration,
         harm: &dyn Fn() -> Option<String>,
-        tell: &mut dyn FnMut(&str),
+        on_note: &mut dyn FnMut(&str),
     ) -> Result<End, CompareError> {
         let began = Instant::now();
         let pause = pause_after_turn(self.reference.answers_per_s).min(LONGEST_PAUSE);
         let others = self.others;
-        let (mut followed, mut told) = (began, false);
+        let (mut followed, mut noted) = (began, false);
         let reference = &self.reference;
         let mut monitor = SliceMonitor::new(Some(&self.guard), reference, reference, true);
         loop {
@@ -199,12 +199,12 @@ impl Canary {
             }
             let tick = if pause.is_zero() { TICK } else { TURN_LENGTH / 2 };
             match signals.wait(if left.is_zero() { tick } else { left.min(tick) }) {
-                Some(came) if came.signal == Signals::STOP && told => {}
-                Some(came) if came.signal == Signals::STOP => {
-                    told = true;
-                    tell(NOT_STOPPED);
+                Some(received) if received.signal == Signals::STOP && noted => {}
+                Some(received) if received.signal == Signals::STOP => {
+                    noted = true;
+                    on_note(NOT_STOPPED);
                 }
-                Some(came) => return Ok(End::Signal(came.signal)),
+                Some(received) => return Ok(End::Signal(received.signal)),
                 None => {}
             }
         }

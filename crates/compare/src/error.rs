@@ -155,17 +155,17 @@ mod tests {
     fn what_is_left_is_told_whatever_ended_it() {
         let left = || CompareError::Left { why: "eth0: refused".into() };
         let gone = CompareError::DeviceGone { ifname: "eth0".into() };
-        let told = gone.and_left(left()).to_string();
+        let message = gone.and_left(left()).to_string();
         assert_eq!(
-            told,
+            message,
             "not everything was put back (eth0 is gone; eth0: refused): napkin diff says what, napkin restore tries \
              again"
         );
         let ended = CompareError::ServiceEnded { service: "memcached[812]".into() };
-        let told = ended.and_left(left()).to_string();
-        assert!(told.contains("(memcached[812] has ended; eth0: refused)"), "{told}");
+        let message = ended.and_left(left()).to_string();
+        assert!(message.contains("(memcached[812] has ended; eth0: refused)"), "{message}");
         let usage = CompareError::Usage("it makes no sense".into());
-        let told = usage.and_left(left()).to_string();
-        assert!(told.contains("(it makes no sense; eth0: refused)"), "{told}");
+        let message = usage.and_left(left()).to_string();
+        assert!(message.contains("(it makes no sense; eth0: refused)"), "{message}");
     }
 }

@@ -383,27 +383,27 @@ mod tests {
             }
             monitor.unjudged(" that came through va")
         };
-        let told = |text: &str, seconds: f64, requests: u64| {
+        let reason = |text: &str, seconds: f64, requests: u64| {
             unjudged(text, seconds, requests).expect("never judged")
         };
         let none = "no request that came through va was timed";
         let pid = "name the service by --pid, or give a command as guard";
-        assert_eq!(told("p99<1s", 1.0, 0), format!("{none}; {pid}"));
-        assert_eq!(told("p99<1s", 0.2, 0), format!("{none}; give a longer time"));
+        assert_eq!(reason("p99<1s", 1.0, 0), format!("{none}; {pid}"));
+        assert_eq!(reason("p99<1s", 0.2, 0), format!("{none}; give a longer time"));
         let few = |most: u64, fewest: u64| {
             format!(
                 "of requests that came through va at most {most} were timed in a second, and it is judged by \
                  {fewest} or more"
             )
         };
-        assert_eq!(told("p99<1s", 1.0, 2), format!("{}; {pid}", few(2, 3)));
+        assert_eq!(reason("p99<1s", 1.0, 2), format!("{}; {pid}", few(2, 3)));
         assert_eq!(unjudged("p99<1s", 1.0, 3), None);
         let higher = "give a higher percentile and a time (as in 'p99<5ms'), or a command as guard";
-        assert_eq!(told("p50<1s", 1.0, 18), format!("{}; {higher}", few(18, 19)));
+        assert_eq!(reason("p50<1s", 1.0, 18), format!("{}; {higher}", few(18, 19)));
         let rate = "a rate is judged by 0.5 s of answers; give a longer time";
-        assert_eq!(told("rate>1", 0.2, 0), rate);
+        assert_eq!(reason("rate>1", 0.2, 0), rate);
         assert_eq!(unjudged("rate>1", 1.0, 0), None);
-        assert_eq!(told("true", 1.0, 9), "its command has not ended once; give a longer time");
+        assert_eq!(reason("true", 1.0, 9), "its command has not ended once; give a longer time");
         let none = SliceMonitor::new(None, &reference, &reference, true);
         assert_eq!(none.unjudged(""), None);
     }
@@ -425,8 +425,8 @@ mod tests {
         }
         let all = Some(250.0);
         assert_eq!(judged, [None, None, Some(150.0), Some(200.0), all, all]);
-        let told = "a rate is judged by 0.15 s of answers; give a longer time";
-        assert_eq!(monitor.unjudged("").as_deref(), Some(told));
+        let reason = "a rate is judged by 0.15 s of answers; give a longer time";
+        assert_eq!(monitor.unjudged("").as_deref(), Some(reason));
     }
 
     #[test]

@@ -122,35 +122,35 @@ mod tests {
     #[test]
     fn a_command_that_is_empty_is_refused() {
         let second = Duration::from_secs(1);
-        let told = |measure: &str, guard: &str| {
+        let refusal = |measure: &str, guard: &str| {
             let measure = Measure { command: measure.into(), higher: false, limit: second };
             let options = of(Guard::Command(guard.into()), Some(measure));
             options.check().err().map(|error| error.to_string())
         };
-        assert_eq!(told("./load", "./healthy"), None);
-        for (measure, guard, said) in
+        assert_eq!(refusal("./load", "./healthy"), None);
+        for (measure, guard, beginning) in
             [("", "true", "--measure is empty"), ("./load", " \n", "the guard is empty")]
         {
-            let why = told(measure, guard).expect("refused");
-            assert!(why.starts_with(said), "{why}");
+            let why = refusal(measure, guard).expect("refused");
+            assert!(why.starts_with(beginning), "{why}");
         }
     }
 
     #[test]
     fn a_rate_is_no_guard_beside_a_measure_and_all_others_are() {
         let second = Duration::from_secs(1);
-        let told = |guard: &str, measured: bool| {
+        let refusal = |guard: &str, measured: bool| {
             let measure = Measure { command: "./load".into(), higher: false, limit: second };
             let options = of(guard.parse().expect(guard), measured.then_some(measure));
             options.check().err().map(|error| error.to_string())
         };
         for rate in ["rate>5000", "rate>0.9x"] {
-            let why = told(rate, true).expect("refused");
+            let why = refusal(rate, true).expect("refused");
             assert!(why.starts_with(rate) && why.contains("give a time"), "{why}");
-            assert_eq!(told(rate, false), None);
+            assert_eq!(refusal(rate, false), None);
         }
         for guard in ["p99<500us", "p99<2x", "./healthy"] {
-            assert_eq!(told(guard, true), None);
+            assert_eq!(refusal(guard, true), None);
         }
     }
 }

@@ -159,7 +159,7 @@ mod tests {
             guarded.record(policy, unjudged);
         }
         guarded.note(&mut report);
-        let told = "defer20: the guard p99<2x was never judged: no request was timed";
-        assert_eq!(report.notes, [told]);
+        let note = "defer20: the guard p99<2x was never judged: no request was timed";
+        assert_eq!(report.notes, [note]);
     }
 }

@@ -54,7 +54,7 @@ pub fn compare(
     service: &Service,
     options: &Options,
     signals: &Signals,
-    tell: &mut dyn FnMut(CompareEvent<'_>),
+    on_event: &mut dyn FnMut(CompareEvent<'_>),
 ) -> Result<Report, CompareError> {
     options.check()?;
     let kernel = Kernel::probe();
@@ -82,7 +82,7 @@ pub fn compare(
         service,
         options,
         signals,
-        tell,
+        on_event,
         probe,
         napi_ids: service.napi_ids(),
         reference: Reference::default(),
@@ -95,11 +95,11 @@ pub fn compare(
             pause_after_turn(f64::INFINITY)
         },
         seconds: [0.0; 2],
-        told_stop: false,
+        stop_noted: false,
         unjudged: None,
         unnoticed: None,
     };
-    (run.tell)(CompareEvent::Slice(&format!("{}, to begin with", options.policies[0].0)));
+    (run.on_event)(CompareEvent::Slice(&format!("{}, to begin with", options.policies[0].0)));
     match run.first(&mut report)? {
         None => {}
         Some(End::Signal(signal)) => {
@@ -128,7 +128,7 @@ pub fn compare(
             continue;
         }
         let name = &options.policies[step.subject].0;
-        (run.tell)(CompareEvent::Slice(name));
+        (run.on_event)(CompareEvent::Slice(name));
         let ran = run.slice(step.subject, step.repetition, options.slice, true, &mut report);
         match ran {
             Ok(SliceOutcome::Done(slice, as_reference)) => {
@@ -144,7 +144,7 @@ pub fn compare(
                 break;
             }
             Ok(SliceOutcome::Ended(End::Broken(why))) => {
-                (run.tell)(CompareEvent::Excluded { name, why: &why });
+                (run.on_event)(CompareEvent::Excluded { name, why: &why });
                 report.rows[step.subject].out = Some(why.clone());
                 let broken = Slice {
                     round: step.repetition,
@@ -190,7 +190,7 @@ struct Run<'a> {
     service: &'a Service,
     options: &'a Options,
     signals: &'a Signals,
-    tell: &'a mut dyn FnMut(CompareEvent<'_>),
+    on_event: &'a mut dyn FnMut(CompareEvent<'_>),
     probe: Option<Probe>,
     /// The ids of the device's instances, including those it had before.
     napi_ids: Vec<u32>,
@@ -202,7 +202,7 @@ struct Run<'a> {
     pause: Duration,
     /// Total measured time in the rounds, and how much of it requests were timed, both in seconds.
     seconds: [f64; 2],
-    told_stop: bool,
+    stop_noted: bool,
     /// What was missing to judge the guard in the last slice.
     unjudged: Option<String>,
     /// Why requests are no longer timed, although they were.
@@ -355,12 +355,12 @@ impl Run<'_> {
 
     /// Waits for a signal that ends the comparison; a stop signal does not.
     fn signal(&mut self, wait: Duration) -> Option<i32> {
-        let came = self.signals.wait(wait)?;
-        if came.signal != Signals::STOP {
-            return Some(came.signal);
+        let received = self.signals.wait(wait)?;
+        if received.signal != Signals::STOP {
+            return Some(received.signal);
         }
-        if !std::mem::replace(&mut self.told_stop, true) {
-            (self.tell)(CompareEvent::Note(NOT_STOPPED));
+        if !std::mem::replace(&mut self.stop_noted, true) {
+            (self.on_event)(CompareEvent::Note(NOT_STOPPED));
         }
         None
     }

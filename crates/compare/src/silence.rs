@@ -149,19 +149,19 @@ impl<'a> Silence<'a> {
             return None;
         }
         let patience = SILENCE.max(self.due.patience);
-        let told = |silent: Duration, whose: &str, per_s: f64| {
+        let reason = |silent: Duration, which: &str, per_s: f64| {
             let missing = per_s * silent.min(BACK).as_secs_f64();
             (silent >= patience && missing >= ENOUGH).then(|| {
                 let seconds = silent.as_secs_f64();
                 format!(
-                    "nothing {whose}was answered for {seconds:.1} s, {per_s:.0} a second before"
+                    "nothing {which}was answered for {seconds:.1} s, {per_s:.0} a second before"
                 )
             })
         };
         let ((now, _), (since, _)) = (self.last?, self.all?);
-        told(now - since, "", self.due.answers_per_s).or_else(|| {
+        reason(now - since, "", self.due.answers_per_s).or_else(|| {
             let silent = self.missed(self.device_silence()?)?;
-            told(silent, "that came through the device ", self.due.device_per_s)
+            reason(silent, "that came through the device ", self.due.device_per_s)
         })
     }
 }
@@ -193,28 +193,28 @@ mod tests {
 
     #[test]
     fn a_service_that_says_nothing_is_told_and_one_that_is_seldom_asked_is_not() {
-        let told =
+        let reason =
             |due: &Reference, silent| after(due, true, &[(5, [1_000, 0]), (silent, [0, 0])]).0;
         let busy = due(1_000.0, 0.0);
-        assert_eq!(told(&busy, 4), None);
+        assert_eq!(reason(&busy, 4), None);
         let why = "nothing was answered for 0.5 s, 1000 a second before";
-        assert_eq!(told(&busy, 5).as_deref(), Some(why));
-        assert_eq!(told(&due(30.0, 0.0), 5), None, "15 are due");
-        assert!(told(&due(30.0, 0.0), 10).is_some());
-        assert_eq!(told(&due(10.0, 0.0), 100), None);
-        assert_eq!(told(&Reference::default(), 100), None, "nobody asked");
+        assert_eq!(reason(&busy, 5).as_deref(), Some(why));
+        assert_eq!(reason(&due(30.0, 0.0), 5), None, "15 are due");
+        assert!(reason(&due(30.0, 0.0), 10).is_some());
+        assert_eq!(reason(&due(10.0, 0.0), 100), None);
+        assert_eq!(reason(&Reference::default(), 100), None, "nobody asked");
         let patience = Duration::from_secs(2);
         let slow = Reference { patience, ..busy };
-        assert!(told(&slow, 19).is_none() && told(&slow, 20).is_some());
+        assert!(reason(&slow, 19).is_none() && reason(&slow, 20).is_some());
     }
 
     #[test]
     fn answers_over_loopback_do_not_hide_a_device_that_is_silent() {
         let both = due(1_000.0, 5_000.0);
         let (why, suspects) = after(&both, true, &[(5, [1_000, 5_000]), (5, [0, 5_000])]);
-        let told =
+        let expected =
             "nothing that came through the device was answered for 0.5 s, 1000 a second before";
-        assert_eq!((why.as_deref(), suspects), (Some(told), true));
+        assert_eq!((why.as_deref(), suspects), (Some(expected), true));
         assert!(after(&both, true, &[(6, [0, 5_000])]).0.is_some(), "from the beginning on");
         // After the programs were attached, the instance of some requests is unknown.
         assert_eq!(after(&both, true, &[(20, [0, 6_000])]), (None, false));
@@ -230,8 +230,8 @@ mod tests {
 
     #[test]
     fn where_it_is_looked_in_turns_the_times_without_an_answer_add_up_to_a_suspicion() {
-        let seldom = due(45.0, 20_000.0);
-        let mut silence = Silence::new(&seldom, true);
+        let due_rarely = due(45.0, 20_000.0);
+        let mut silence = Silence::new(&due_rarely, true);
         let (mut now, mut answered) = (Instant::now(), Answered::default());
         let mut turn = |silence: &mut Silence<'_>, device: u64| {
             for answers in [0, device, 0] {

@@ -166,9 +166,9 @@ mod tests {
 
     #[test]
     fn every_column_has_a_rank_of_its_own_and_the_policy_the_first() {
-        let told =
+        let slice =
             Slice { answers_per_s: Some(1.0), interrupts_per_s: Some(1.0), ..Slice::default() };
-        let row = Row { name: "base".into(), slices: vec![told], ..Row::default() };
+        let row = Row { name: "base".into(), slices: vec![slice], ..Row::default() };
         let report = Report { rows: vec![row], measure: Some("true".into()), ..Report::default() };
         let header = report.header();
         let ranked: Vec<&str> = report.by_rank().into_iter().map(|at| header[at]).collect();

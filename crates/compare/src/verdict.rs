@@ -352,9 +352,9 @@ fn sentence(
         return with_outs(report, clauses);
     }
     // A policy that answers less has a clause of its own, unless that is what makes it worse.
-    let apart = quantity.is_latency() || quantity == Quantity::Answers && best.is_some();
+    let separate = quantity.is_latency() || quantity == Quantity::Answers && best.is_some();
     let (alike, less): (Vec<&Compared>, Vec<&Compared>) =
-        compared.iter().partition(|it| !(apart && it.answers_less()));
+        compared.iter().partition(|it| !(separate && it.answers_less()));
     match best {
         Some(best) => {
             let ratio = best.ratio.as_ref();
