@@ -99,15 +99,18 @@ impl Interruption {
 /// The use of one CPU's time; `None` if the run-queue delay of a thread is unknown.
 fn on_cpu(cpu: u32, times: CpuTimes, used: &[ThreadUsage], wall: u64) -> Option<OnCpu> {
     let none = OnCpu { threads: times.threads_ns(), stolen: times.steal_ns, ..OnCpu::default() };
-    let here = used.iter().filter(|thread| thread.cpu == Some(cpu));
-    here.map(|thread| Some((thread.cpu_ns, thread.waited(wall)?))).try_fold(none, |sum, thread| {
-        let (ran, waited) = thread?;
-        Some(OnCpu {
-            ran: sum.ran.saturating_add(ran),
-            waited: sum.waited.saturating_add(waited),
-            ..sum
-        })
-    })
+    let threads = used.iter().filter(|thread| thread.cpu == Some(cpu));
+    threads.map(|thread| Some((thread.cpu_ns, thread.waited(wall)?))).try_fold(
+        none,
+        |sum, thread| {
+            let (ran, waited) = thread?;
+            Some(OnCpu {
+                ran: sum.ran.saturating_add(ran),
+                waited: sum.waited.saturating_add(waited),
+                ..sum
+            })
+        },
+    )
 }
 
 /// The share of the most interrupted CPU, to four digits; `None` without a CPU or time.

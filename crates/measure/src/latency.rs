@@ -265,21 +265,24 @@ mod tests {
             (1_000, [true, true, true, true, true, false]),
             (10_000, [true; 6]),
         ] {
-            let told = samples(count, 0).supported(0, false);
-            let Percentiles { p5, p50, p90, p95, p99, p999 } = told.at;
+            let supported = samples(count, 0).supported(0, false);
+            let Percentiles { p5, p50, p90, p95, p99, p999 } = supported.at;
             assert_eq!([p5, p50, p90, p95, p99, p999].map(|it| it.is_some()), known, "{count}");
-            assert_eq!((told.above, told.count), (None, count));
+            assert_eq!((supported.above, supported.count), (None, count));
         }
     }
 
     #[test]
     fn a_percentile_that_unanswered_requests_may_have_is_a_bound() {
         let raw = samples(9_500, 500);
-        let told = raw.supported(500, false);
-        assert_eq!((told.at.p95, told.at.p99, told.at.p999), (raw.at.p95, None, None));
-        let above = told.above.unwrap();
+        let supported = raw.supported(500, false);
+        assert_eq!(
+            (supported.at.p95, supported.at.p99, supported.at.p999),
+            (raw.at.p95, None, None)
+        );
+        let above = supported.above.unwrap();
         assert_eq!((above.p95, above.p99, above.p999), (None, raw.at.p99, raw.at.p999));
-        assert_eq!(told.supported(500, false), told, "once is enough");
+        assert_eq!(supported.supported(500, false), supported, "once is enough");
         let little = samples(9_500, 9).supported(9, false);
         assert_eq!(little.above, None, "less than one in a thousand");
         let grows = raw.supported(500, true);
@@ -289,8 +292,10 @@ mod tests {
     #[test]
     fn a_percentile_is_that_of_all_that_fell_due_and_not_of_the_answered_ones() {
         // Up to 500 us there are ten samples per microsecond, above that nine.
-        let told = samples(9_500, 500).supported(500, false).at;
-        for (got, want) in [(told.p5, 50), (told.p50, 500), (told.p90, 945), (told.p95, 1_000)] {
+        let supported = samples(9_500, 500).supported(500, false).at;
+        for (got, want) in
+            [(supported.p5, 50), (supported.p50, 500), (supported.p90, 945), (supported.p95, 1_000)]
+        {
             let got = got.unwrap();
             assert!(got.abs_diff(want * 1_000) <= 2_000, "{got} for {want} us");
         }
@@ -302,10 +307,10 @@ mod tests {
 
     #[test]
     fn in_json_a_percentile_that_is_not_known_is_null_and_its_bound_stands_beside_it() {
-        let told = samples(9_500, 500).supported(500, false);
-        let json = serde_json::to_value(told).unwrap();
+        let supported = samples(9_500, 500).supported(500, false);
+        let json = serde_json::to_value(supported).unwrap();
         assert!(json["p50"].is_u64() && json["p99"].is_null() && json["above"]["p99"].is_u64());
-        assert_eq!(serde_json::from_value::<LatencyNs>(json).unwrap(), told);
+        assert_eq!(serde_json::from_value::<LatencyNs>(json).unwrap(), supported);
         let plain = serde_json::to_value(samples(10_000, 0)).unwrap();
         assert!(plain.get("above").is_none() && plain["p999"].is_u64(), "{plain}");
     }

@@ -45,8 +45,8 @@ impl Pow2 {
 
     /// Adds another histogram's samples to this one.
     pub fn merge(&mut self, other: &Pow2) {
-        for (mine, theirs) in self.counts.iter_mut().zip(other.counts) {
-            *mine = mine.saturating_add(theirs);
+        for (mine, added) in self.counts.iter_mut().zip(other.counts) {
+            *mine = mine.saturating_add(added);
         }
     }
 

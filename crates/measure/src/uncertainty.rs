@@ -129,13 +129,13 @@ impl Uncertainty {
             if !seen.insert(figure.quantity_and_load()) {
                 continue;
             }
-            let beside: Vec<&Drawn<'_>> = figures[first..]
+            let same: Vec<&Drawn<'_>> = figures[first..]
                 .iter()
                 .filter(|it| it.quantity_and_load() == figure.quantity_and_load())
                 .collect();
             let mut pairs = Vec::new();
-            for (place, one) in beside.iter().enumerate() {
-                pairs.extend(beside[place + 1..].iter().filter_map(|other| one.pair(other)));
+            for (place, one) in same.iter().enumerate() {
+                pairs.extend(same[place + 1..].iter().filter_map(|other| one.pair(other)));
             }
             if pairs.is_empty() {
                 continue;
@@ -206,13 +206,13 @@ mod tests {
             figure("defer20", 50.0, &|i| 60.0 + f64::from(i)),
             figure("fullbusy", 29.0, &|_| 39.5),
         ];
-        let said = Uncertainty::of(&figures, 20);
-        let [orders] = &said.orders[..] else { panic!("{said:?}") };
+        let uncertainty = Uncertainty::of(&figures, 20);
+        let [orders] = &uncertainty.orders[..] else { panic!("{uncertainty:?}") };
         assert_eq!(orders.pairs, 3);
         assert!((orders.kept - (1.0 + 1.0 + 0.5) / 3.0).abs() < 1e-12);
         let want = "p99, 200K: 2 of 3 pairs keep their order in 90 % or more of the draws (83 % of all); no \
                     difference that the model can tell: fullbusy < base (50 %)";
-        assert_eq!(said.lines().collect::<Vec<_>>(), [want]);
+        assert_eq!(uncertainty.lines().collect::<Vec<_>>(), [want]);
         let values = figures[0].draws.iter().flatten().copied().collect();
         let interval = Interval::of(values).unwrap();
         assert_eq!((interval.low, interval.high, interval.draws), (31.0, 48.0, 20));

@@ -13,20 +13,20 @@ pub(super) fn conclude(groups: &[Group<'_>]) -> Option<String> {
     let rows = Group { load: group.load.clone(), rows: carrying(group) };
     // The tail first. The median tolerates more interruption.
     let mut doubt: Option<Inconclusive> = None;
-    let mut told = None;
+    let mut fastest = None;
     for figure in [P99, P50] {
         match soonest(&rows, figure) {
             None => {}
             Some(Ok(text)) => {
-                told = Some(text);
+                fastest = Some(text);
                 break;
             }
             Some(Err(new)) => doubt = doubt.into_iter().chain([new]).reduce(worse),
         }
     }
     let more = groups.iter().find(|group| group.offered().is_none()).and_then(serves_most);
-    let sentence = match (told, doubt) {
-        (Some(told), _) => format!("{told}{}", rows.at()),
+    let sentence = match (fastest, doubt) {
+        (Some(fastest), _) => format!("{fastest}{}", rows.at()),
         (None, Some(doubt)) => cannot_tell(&doubt),
         (None, None) => return more,
     };
@@ -69,17 +69,17 @@ fn soonest(group: &Group<'_>, figure: Figure) -> Option<Result<String, Inconclus
         return unsure(doubt);
     }
     let first = least(&rows, figure)?;
-    let mut beside = match &doubt {
+    let mut remark = match &doubt {
         Some(doubt) => format!(" (of {} nothing can be told: {doubt})", left_out.join(", ")),
         None => String::new(),
     };
     let without = group.rows.iter().filter(|row| row.median(figure).is_none());
     let without: Vec<&str> = without.map(Evidence::name).collect();
     if !without.is_empty() {
-        beside.push_str(&format!(" (of {} no {} is known)", without.join(", "), figure.name));
+        remark.push_str(&format!(" (of {} no {} is known)", without.join(", "), figure.name));
     }
-    if let Some(told) = cheaper(&rows, &first, figure) {
-        return Some(Ok(told + &beside));
+    if let Some(sentence) = cheaper(&rows, &first, figure) {
+        return Some(Ok(sentence + &remark));
     }
     let sound = Group { load: None, rows: rows.clone() };
     let reference = sound.reference()?;
@@ -99,7 +99,7 @@ fn soonest(group: &Group<'_>, figure: Figure) -> Option<Result<String, Inconclus
                 Some(Err(_)) | None => String::new(),
             };
             Some(Ok(format!(
-                "{} answers faster than {} ({} {} against {}){cpu}{beside}",
+                "{} answers faster than {} ({} {} against {}){cpu}{remark}",
                 first.name(),
                 against.name(),
                 figure.name,
@@ -108,7 +108,7 @@ fn soonest(group: &Group<'_>, figure: Figure) -> Option<Result<String, Inconclus
             )))
         }
         // The minimum cannot be larger.
-        Ok(_) => Some(Ok(none_faster(&rows, &reference, figure) + &beside)),
+        Ok(_) => Some(Ok(none_faster(&rows, &reference, figure) + &remark)),
     }
 }
 
@@ -144,8 +144,8 @@ fn cheaper(rows: &[Evidence<'_>], other: &Evidence<'_>, figure: Figure) -> Optio
 /// The sentence if no row answers faster than the reference: names a row that is as fast for less CPU, or says that
 /// there is none, as far as the CPU of all such rows can be compared.
 fn none_faster(rows: &[Evidence<'_>], reference: &Evidence<'_>, figure: Figure) -> String {
-    if let Some(told) = cheaper(rows, reference, figure) {
-        return told;
+    if let Some(sentence) = cheaper(rows, reference, figure) {
+        return sentence;
     }
     let known = |row: Evidence<'_>| matches!(row.compare(CPU, reference), Some(Ok(_)));
     let (unknown, cpu) = match as_fast(rows, reference, figure).all(known) {
@@ -192,7 +192,7 @@ mod tests {
         Fixed::new(name).offered(1e4).served(&[1e4; 3]).p50(&p50).p99(&p99).cpu(&[cpu; 3])
     }
 
-    fn told(world: &str, rows: impl IntoIterator<Item = Fixed>) -> String {
+    fn conclusion(world: &str, rows: impl IntoIterator<Item = Fixed>) -> String {
         let rows: Vec<Row> = rows.into_iter().map(Fixed::row).collect();
         conclude(&report("xsk-rr", world, rows), Rule::Answers).expect("a sentence")
     }
@@ -205,7 +205,7 @@ mod tests {
             row("suspend20", [11.0, 11.4, 11.2], 0.45),
         ];
         let want = "suspend20 answers as fast as fullbusy (p99 1.1x) for 45 % of its CPU";
-        assert_eq!(told("engine", rows), want);
+        assert_eq!(conclusion("engine", rows), want);
     }
 
     #[test]
@@ -213,17 +213,17 @@ mod tests {
         let rows = [row("base", [40.0, 44.0, 42.0], 0.5), row("fullbusy", [10.0, 10.4, 10.2], 1.0)];
         let want =
             "fullbusy answers faster than base (p99 10.2 us against 42.0 us) for 2.0x its CPU";
-        assert_eq!(told("engine", rows), want);
+        assert_eq!(conclusion("engine", rows), want);
         let rows = [row("base", [10.0; 3], 0.5), row("defer20", [40.0; 3], 0.5)];
         let want = "base answers faster than defer20 (p99 10.0 us against 40.0 us) for as much CPU";
-        assert_eq!(told("engine", rows), want);
+        assert_eq!(conclusion("engine", rows), want);
     }
 
     #[test]
     fn policies_that_are_alike_are_not_ranked() {
         let rows = [row("base", [40.0, 44.0, 42.0], 0.5), row("hold", [41.0, 43.0, 41.5], 0.5)];
         let want = "no policy answers faster than base (p99 42.0 us), or as fast for less CPU";
-        assert_eq!(told("engine", rows), want);
+        assert_eq!(conclusion("engine", rows), want);
     }
 
     #[test]
@@ -231,22 +231,26 @@ mod tests {
         let hold = || row("hold", [41.0, 43.0, 41.5], 0.25);
         let with = |hold: Fixed| [row("base", [40.0, 44.0, 42.0], 0.5), hold];
         let want = "hold answers as fast as base (p99 1.0x) for 50 % of its CPU";
-        assert_eq!(told("engine", with(hold())), want, "also where it is the first itself");
+        assert_eq!(conclusion("engine", with(hold())), want, "also where it is the first itself");
         let want =
             "no policy answers faster than base (p99 42.0 us; which takes less CPU is unknown)";
-        assert_eq!(told("engine", with(hold().cpu(&[0.1, 0.9, 0.5]))), want);
-        assert_eq!(told("linux", with(hold())), want, "a veth has base's work on the sender's CPU");
+        assert_eq!(conclusion("engine", with(hold().cpu(&[0.1, 0.9, 0.5]))), want);
+        assert_eq!(
+            conclusion("linux", with(hold())),
+            want,
+            "a veth has base's work on the sender's CPU"
+        );
     }
 
     #[test]
     fn over_a_veth_the_cpu_of_base_is_not_compared() {
         let fullbusy = || row("fullbusy", [10.0, 10.4, 10.2], 1.0);
-        let beside = |name: &str| [row(name, [40.0, 44.0, 42.0], 0.5), fullbusy()];
+        let with_reference = |name: &str| [row(name, [40.0, 44.0, 42.0], 0.5), fullbusy()];
         let want = "fullbusy answers faster than base (p99 10.2 us against 42.0 us)";
-        assert_eq!(told("linux", beside("base")), want);
+        assert_eq!(conclusion("linux", with_reference("base")), want);
         let want =
             "fullbusy answers faster than defer20 (p99 10.2 us against 42.0 us) for 2.0x its CPU";
-        assert_eq!(told("linux", beside("defer20")), want);
+        assert_eq!(conclusion("linux", with_reference("defer20")), want);
     }
 
     /// Removes the p99, as if there were too few answers for one.
@@ -259,16 +263,17 @@ mod tests {
 
     #[test]
     fn without_a_p99_the_median_is_used_and_a_row_without_one_is_named() {
-        let told = |rows: Vec<Row>| conclude(&report("xsk-rr", "engine", rows), Rule::Answers);
+        let conclusion =
+            |rows: Vec<Row>| conclude(&report("xsk-rr", "engine", rows), Rule::Answers);
         let base = || row("base", [40.0, 44.0, 42.0], 0.5);
         let fullbusy = || few(row("fullbusy", [10.0, 10.4, 10.2], 1.0));
         let want =
             "fullbusy answers faster than base (p50 2.55 us against 10.5 us) for 2.0x its CPU";
-        assert_eq!(told(vec![few(base()), fullbusy()]).as_deref(), Some(want));
+        assert_eq!(conclusion(vec![few(base()), fullbusy()]).as_deref(), Some(want));
         let want = "suspend20 answers faster than base (p99 20.2 us against 42.0 us) for as much CPU (of \
                     fullbusy no p99 is known)";
         let suspend20 = row("suspend20", [20.0, 20.4, 20.2], 0.5).row();
-        assert_eq!(told(vec![base().row(), fullbusy(), suspend20]).as_deref(), Some(want));
+        assert_eq!(conclusion(vec![base().row(), fullbusy(), suspend20]).as_deref(), Some(want));
     }
 
     #[test]
@@ -279,11 +284,11 @@ mod tests {
             row("busypoll", [4.0, 404.0, 300.0], 1.0).interrupted(0.34),
         ];
         let want = "cannot tell: this host interrupted it for 34 % of the time";
-        assert_eq!(told("engine", rows.clone()), want);
-        let told = told("machine", rows.map(|row| row.interrupted(0.0)));
+        assert_eq!(conclusion("engine", rows.clone()), want);
+        let sentence = conclusion("machine", rows.map(|row| row.interrupted(0.0)));
         assert!(
-            told.starts_with("cannot tell: repetitions differ more than policies do"),
-            "{told}"
+            sentence.starts_with("cannot tell: repetitions differ more than policies do"),
+            "{sentence}"
         );
     }
 
@@ -295,7 +300,7 @@ mod tests {
         ];
         let want =
             "fullbusy answers faster than base (p50 25.5 us against 101 us) for 2.0x its CPU";
-        assert_eq!(told("engine", rows), want);
+        assert_eq!(conclusion("engine", rows), want);
     }
 
     #[test]
@@ -307,7 +312,7 @@ mod tests {
         ];
         let want = "suspend20 answers faster than base (p99 10.2 us against 42.0 us) for as much CPU (of \
                     fullbusy nothing can be told: this host interrupted it for 34 % of the time)";
-        assert_eq!(told("engine", rows), want);
+        assert_eq!(conclusion("engine", rows), want);
     }
 
     #[test]
@@ -315,7 +320,7 @@ mod tests {
         let wide = [10.0, 3000.0, 20.0];
         let rows = [row("base", wide, 0.5), row("fullbusy", [9.0, 900.0, 12.0], 1.0)];
         let want = "cannot tell: repetitions differ more than policies do (p99 of base 10.0 us to 3.00 ms)";
-        assert_eq!(told("engine", rows), want);
+        assert_eq!(conclusion("engine", rows), want);
     }
 
     #[test]
@@ -326,11 +331,11 @@ mod tests {
         for world in ["engine", "machine"] {
             let want =
                 "fullbusy answers faster than base (p50 2.55 us against 10.5 us) for 2.0x its CPU";
-            assert_eq!(told(world, [base(), fullbusy()]), want);
+            assert_eq!(conclusion(world, [base(), fullbusy()]), want);
             let want = "suspend20 answers faster than base (p99 20.2 us against 42.0 us) for as much CPU (of \
                         fullbusy nothing can be told: not every repetition tells p99 of fullbusy)";
             let suspend20 = row("suspend20", [20.0, 20.4, 20.2], 0.5);
-            assert_eq!(told(world, [base(), fullbusy(), suspend20]), want);
+            assert_eq!(conclusion(world, [base(), fullbusy(), suspend20]), want);
         }
     }
 
@@ -341,8 +346,8 @@ mod tests {
             figures.p50(&[us * US]).p99(&[us * US]).cpu(&[cpu])
         };
         let rows = [one("base", 40.0, 0.5), one("fullbusy", 10.0, 1.0)];
-        assert!(told("engine", rows.clone()).starts_with("cannot tell: one repetition"));
-        assert!(told("machine", rows).starts_with("fullbusy answers faster than base"));
+        assert!(conclusion("engine", rows.clone()).starts_with("cannot tell: one repetition"));
+        assert!(conclusion("machine", rows).starts_with("fullbusy answers faster than base"));
     }
 
     #[test]

@@ -9,8 +9,8 @@ use super::{of_its_cpu, times};
 pub(super) fn conclude(groups: &[Group<'_>]) -> Option<String> {
     let two = || groups.iter().filter(|group| group.rows.len() > 1);
     let group = two().find(|group| group.offered().is_none()).or_else(|| two().next())?;
-    let told = fewest(group).or_else(|| answers_most(group))?;
-    Some(told.unwrap_or_else(|doubt| cannot_tell(&doubt)))
+    let conclusion = fewest(group).or_else(|| answers_most(group))?;
+    Some(conclusion.unwrap_or_else(|doubt| cannot_tell(&doubt)))
 }
 
 /// Compares interrupts per packet, if they were counted.
@@ -73,7 +73,7 @@ mod tests {
         row.interrupts(&[interrupts; 3]).cpu(&[cpu; 3])
     }
 
-    fn told(rows: impl IntoIterator<Item = Fixed>) -> Option<String> {
+    fn conclusion(rows: impl IntoIterator<Item = Fixed>) -> Option<String> {
         conclude(
             &report("flood-ping", "engine", rows.into_iter().map(Fixed::row).collect()),
             Rule::Interrupts,
@@ -85,7 +85,7 @@ mod tests {
         let rows = [row("base", 1.0, 0.25), row("hold1000", 0.004, 0.5)];
         let want =
             "hold1000 takes 0.004 interrupts a packet where base takes 1.000, for 2.0x its CPU";
-        assert_eq!(told(rows).as_deref(), Some(want));
+        assert_eq!(conclusion(rows).as_deref(), Some(want));
     }
 
     #[test]
@@ -93,7 +93,7 @@ mod tests {
         let rows = [row("base", 1.0, 0.25), row("hold1000", 0.004, 0.5).interrupted(0.34)];
         let want = "hold1000 takes 0.004 interrupts a packet where base takes 1.000; what CPU that costs \
                     is unknown: this host interrupted it for 34 % of the time";
-        assert_eq!(told(rows).as_deref(), Some(want));
+        assert_eq!(conclusion(rows).as_deref(), Some(want));
     }
 
     #[test]
@@ -107,17 +107,22 @@ mod tests {
         ];
         let want = "hold1000 takes 0.004 interrupts a packet where base takes 1.000 at client flood, for \
                     as much CPU";
-        assert_eq!(told(rows).as_deref(), Some(want));
+        assert_eq!(conclusion(rows).as_deref(), Some(want));
     }
 
     #[test]
     fn without_interrupts_answers_are_compared() {
         let row = |name: &str, served: f64| Fixed::new(name).served(&[served; 3]);
         let rows = [row("base", 1e4), row("threaded", 2e4)];
-        assert_eq!(told(rows).as_deref(), Some("threaded answers 2.0x as many as base"));
+        assert_eq!(conclusion(rows).as_deref(), Some("threaded answers 2.0x as many as base"));
         let rows = [row("base", 1e4), row("threaded", 1e4)];
-        assert_eq!(told(rows).as_deref(), Some("no policy answers more than base (10.0 k/s)"));
+        assert_eq!(
+            conclusion(rows).as_deref(),
+            Some("no policy answers more than base (10.0 k/s)")
+        );
         let rows = [row("base", 1e4).interrupted(0.5), row("threaded", 1e4)];
-        assert!(told(rows).is_some_and(|it| it.starts_with("cannot tell: this host interrupted")));
+        assert!(
+            conclusion(rows).is_some_and(|it| it.starts_with("cannot tell: this host interrupted"))
+        );
     }
 }

@@ -60,8 +60,8 @@ fn single_policy(group: &Group<'_>) -> Option<String> {
     parts.extend(of(CPU).map(|busy| format!("for {} of its CPUs", percent(busy))));
     let doubt = only.interrupted().filter(|share| *share > CPU.tolerates);
     let doubt = doubt.map(|share| format!("; {}", interrupted(share))).unwrap_or_default();
-    let told = format!("{} {}{}{doubt}", only.name(), parts.join(", "), group.at());
-    (!parts.is_empty()).then_some(told)
+    let sentence = format!("{} {}{}{doubt}", only.name(), parts.join(", "), group.at());
+    (!parts.is_empty()).then_some(sentence)
 }
 
 /// Formats a quotient: below one in per cent, else as a factor.
@@ -88,14 +88,16 @@ mod tests {
     #[test]
     fn a_single_row_is_described_by_its_own_figures() {
         let row = Fixed::new("base").served(&[1e4]).p50(&[1e4]).p99(&[4e4]).cpu(&[0.35]);
-        let told = conclude(&report("xsk-rr", "engine", vec![row.clone().row()]), Rule::Answers);
+        let sentence =
+            conclude(&report("xsk-rr", "engine", vec![row.clone().row()]), Rule::Answers);
         let want = "base serves 10.0 k/s, half within 10.0 us and 99 % within 40.0 us, for 35.0 % of its \
                     CPUs";
-        assert_eq!(told.as_deref(), Some(want));
-        let told =
+        assert_eq!(sentence.as_deref(), Some(want));
+        let sentence =
             conclude(&report("xsk-rr", "engine", vec![row.interrupted(0.34).row()]), Rule::Answers);
         assert!(
-            told.is_some_and(|it| it.ends_with("; this host interrupted it for 34 % of the time"))
+            sentence
+                .is_some_and(|it| it.ends_with("; this host interrupted it for 34 % of the time"))
         );
     }
 
@@ -103,8 +105,8 @@ mod tests {
     fn for_a_single_policy_the_last_load_is_described() {
         let row = |load: u64| Fixed::new("base").load("requests_per_s", load.into());
         let rows = [10, 20].map(|load| row(load).served(&[load as f64]).row());
-        let told = conclude(&report("memcached", "machine", rows.to_vec()), Rule::Answers);
-        assert_eq!(told.as_deref(), Some("base serves 20.0/s at requests/s 20"));
+        let sentence = conclude(&report("memcached", "machine", rows.to_vec()), Rule::Answers);
+        assert_eq!(sentence.as_deref(), Some("base serves 20.0/s at requests/s 20"));
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub const COLUMNS: [&Column; 17] = [
 /// distinguish the loads of some report, so that different loads would appear as the same. `None` if they can.
 pub fn apart(reports: &[Report]) -> Option<String> {
     let shared = shared_keys(reports);
-    let told = |report: &Report| {
+    let distinct = |report: &Report| {
         let (mut loads, mut parts) = (Vec::new(), Vec::new());
         for load in report.rows.iter().map(|row| &row.load).filter(|it| !it.is_empty()) {
             if !loads.contains(&load) {
@@ -53,7 +53,7 @@ pub fn apart(reports: &[Report]) -> Option<String> {
         let mut each = parts.iter().enumerate();
         !each.any(|(place, part)| part.is_empty() || parts[..place].contains(part))
     };
-    if reports.iter().all(told) {
+    if reports.iter().all(distinct) {
         return None;
     }
     let keys = |report: &Report| {
@@ -100,19 +100,19 @@ pub fn side_by_side(reports: &[Report]) -> Vec<Row> {
 pub fn disagreements(reports: &[Report]) -> Option<Vec<String>> {
     let shared = shared_keys(reports);
     let load = |it: &Evidence<'_>| common(it.load(), &shared);
-    let (mut told, mut pairs) = (Vec::new(), false);
+    let (mut sentences, mut pairs) = (Vec::new(), false);
     for (number, one) in reports.iter().enumerate() {
         for other in &reports[number + 1..] {
-            let (ours, theirs) = (Group::all(one), Group::all(other));
-            for group in &ours {
+            let (groups, twins) = (Group::all(one), Group::all(other));
+            for group in &groups {
                 let same =
                     |it: &&Group<'_>| it.rows.first().map(load) == group.rows.first().map(load);
-                let Some(twin) = theirs.iter().find(same) else { continue };
+                let Some(twin) = twins.iter().find(same) else { continue };
                 let both = |it: &&Evidence<'_>| twin.rows.iter().any(|row| row.name() == it.name());
                 pairs |= group.rows.iter().filter(both).count() > 1;
                 for (figure, _) in FIGURES {
                     let opposites = opposites(group, twin, figure);
-                    told.extend(opposites.into_iter().map(|(a, b)| {
+                    sentences.extend(opposites.into_iter().map(|(a, b)| {
                         format!(
                             "{} and {} disagree about {}{}: {a} in {} is {}, in {} it is {}",
                             one.world,
@@ -129,7 +129,7 @@ pub fn disagreements(reports: &[Report]) -> Option<Vec<String>> {
             }
         }
     }
-    pairs.then_some(told)
+    pairs.then_some(sentences)
 }
 
 /// Formats a quotient: `80 % of base's`.
@@ -220,13 +220,13 @@ mod tests {
             row.load = Map::from_iter([("requests_per_s".to_owned(), 5.into())]);
         });
         let rows = side_by_side(&[engine, machine]);
-        let told = rows.iter().map(|row| {
+        let ratios = rows.iter().map(|row| {
             let extra = |name: &str| row.figures.extra[name].clone();
             let of = |name: &str| extra(name).as_f64();
             (row.name.as_str(), extra("world"), of("p99_of_reference"), of("cpu_of_reference"))
         });
         assert_eq!(
-            told.collect::<Vec<_>>(),
+            ratios.collect::<Vec<_>>(),
             [
                 ("base", "engine".into(), Some(1.0), Some(1.0)),
                 ("base", "machine".into(), Some(1.0), Some(1.0)),
@@ -240,15 +240,15 @@ mod tests {
     fn an_opposite_order_is_reported_and_a_doubtful_one_is_not() {
         let engine = |fullbusy: Fixed| of("engine", [row("base", 1e4, 0.5), fullbusy]);
         let machine = of("machine", [row("base", 1e4, 0.5), row("fullbusy", 2e4, 1.0)]);
-        let told = |fullbusy: Fixed| {
+        let sentences = |fullbusy: Fixed| {
             disagreements(&[engine(fullbusy), machine.clone()]).expect("both have both")
         };
         let want = "engine and machine disagree about p99: base in engine is 2.0x of fullbusy's, in \
                     machine it is 50 % of fullbusy's";
-        assert_eq!(told(row("fullbusy", 5e3, 1.0)), [want]);
-        assert_eq!(told(row("fullbusy", 3e4, 1.0)), [] as [&str; 0]);
-        assert_eq!(told(row("fullbusy", 1e4, 1.0)), [] as [&str; 0], "alike is no order");
-        assert_eq!(told(row("fullbusy", 5e3, 1.0).interrupted(0.3)), [] as [&str; 0]);
+        assert_eq!(sentences(row("fullbusy", 5e3, 1.0)), [want]);
+        assert_eq!(sentences(row("fullbusy", 3e4, 1.0)), [] as [&str; 0]);
+        assert_eq!(sentences(row("fullbusy", 1e4, 1.0)), [] as [&str; 0], "alike is no order");
+        assert_eq!(sentences(row("fullbusy", 5e3, 1.0).interrupted(0.3)), [] as [&str; 0]);
     }
 
     #[test]

@@ -67,8 +67,8 @@ fn section(heading: &str, shows: &str, columns: &[&Column], report: &Report) -> 
     for row in &report.rows {
         notes.extend(row.notes.iter().map(|note| format!("not measured ({}): {note}", row.name)));
     }
-    let told = names(notes.iter().map(String::as_str));
-    let items: String = told.iter().map(|note| format!("<li>{}</li>\n", escape(note))).collect();
+    let grouped = names(notes.iter().map(String::as_str));
+    let items: String = grouped.iter().map(|note| format!("<li>{}</li>\n", escape(note))).collect();
     if !items.is_empty() {
         out.push_str(&format!("<ul class=\"small\">\n{items}</ul>\n"));
     }

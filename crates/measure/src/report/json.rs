@@ -210,8 +210,8 @@ impl Measurement {
     /// second. Keeps only the percentiles that the samples support.
     pub fn derive(&mut self) {
         self.grows |= self.queue_grows();
-        let told = |it: LatencyNs| it.supported(self.unanswered_beside(it.count), self.grows);
-        self.latency_ns = self.latency_ns.map(told);
+        let supported = |it: LatencyNs| it.supported(self.unanswered_beside(it.count), self.grows);
+        self.latency_ns = self.latency_ns.map(supported);
         let per = |count: Option<u64>, of: Option<u64>| match (count, of) {
             (Some(count), Some(of)) if of != 0 => Some(count as f64 / of as f64),
             _ => None,
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn what_fell_due_while_the_host_had_the_cpu_at_the_end_does_not_grow() {
-        let told = |window_ns: u64, interrupted: Option<f64>, unanswered: u64| {
+        let grows = |window_ns: u64, interrupted: Option<f64>, unanswered: u64| {
             let mut figures =
                 Measurement { window_ns: Some(window_ns), interrupted, ..Measurement::default() };
             figures.set_due(100_000, 100_000 - unanswered);
@@ -380,11 +380,11 @@ mod tests {
         };
         // 10 ms are 2 % of 500 ms, in addition to the 1 % that may always wait.
         let short = 500_000_000;
-        assert!(told(short, None, 1_100), "nobody interrupted it");
-        assert!(told(short, Some(0.0), 1_100) && !told(short, Some(0.5), 1_100));
-        assert!(!told(short, Some(0.5), 2_900) && told(short, Some(0.5), 3_100));
-        assert!(told(short, Some(0.001), 1_200), "no longer than it was interrupted in all");
-        assert!(told(60_000_000_000, Some(0.5), 1_100), "10 ms are little of a minute");
+        assert!(grows(short, None, 1_100), "nobody interrupted it");
+        assert!(grows(short, Some(0.0), 1_100) && !grows(short, Some(0.5), 1_100));
+        assert!(!grows(short, Some(0.5), 2_900) && grows(short, Some(0.5), 3_100));
+        assert!(grows(short, Some(0.001), 1_200), "no longer than it was interrupted in all");
+        assert!(grows(60_000_000_000, Some(0.5), 1_100), "10 ms are little of a minute");
     }
 
     #[test]

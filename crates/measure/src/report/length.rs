@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn a_length_has_its_two_largest_units() {
-        let said = [
+        let lengths = [
             (0.0, "1 ms"),
             (0.0204, "20 ms"),
             (0.9999, "1.0 s"),
@@ -49,7 +49,7 @@ mod tests {
             (86_400.0 * 3.5, "3 days 12 h"),
             (31_557_600.0 * 158.0, "158 years"),
         ];
-        for (seconds, text) in said {
+        for (seconds, text) in lengths {
             assert_eq!(length(seconds), text, "{seconds}");
         }
     }

@@ -139,8 +139,8 @@ fn latency(all: &[LatencyNs], silent: bool) -> Option<LatencyNs> {
         let bound = |l: &LatencyNs| bound(l).map(|ns| if bounds { ns } else { u64::MAX });
         let values: Vec<u64> = all.iter().filter_map(|l| l.at.of(share).or(bound(l))).collect();
         // If a repetition lacks the percentile, it is unknown: the others are not representative.
-        let told = !silent && values.len() == all.len() && half(bounded, all.len()) == bounds;
-        median_count(values).filter(|_| told)
+        let known = !silent && values.len() == all.len() && half(bounded, all.len()) == bounds;
+        median_count(values).filter(|_| known)
     };
     let above = Percentiles::each(|share| middle(share, true));
     Some(LatencyNs {

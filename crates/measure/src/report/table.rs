@@ -115,12 +115,12 @@ pub fn render(rows: &[Row], columns: &[&'static Column], width: usize) -> String
     if let Some(line) = omitted_note(&others.collect::<Vec<_>>()) {
         say(&line);
     }
-    let mut told: Vec<(&str, &str)> = Vec::new();
+    let mut noted: Vec<(&str, &str)> = Vec::new();
     for (row, value) in rows.iter().zip(&shown.rows) {
         for note in &row.notes {
             // Loads of one policy often share a note: print it once.
-            if !told.contains(&(&row.name, note)) {
-                told.push((&row.name, note));
+            if !noted.contains(&(&row.name, note)) {
+                noted.push((&row.name, note));
                 say(&format!("not measured ({}): {note}", POLICY.cell(value)));
             }
         }
@@ -281,8 +281,11 @@ not on this line: \"p99\", idle gap; a wider terminal has
             let header = text.lines().next().unwrap_or("");
             assert!(fitting.iter().all(|column| header.contains(column.name)), "{width}:\n{text}");
             // Only the sentence below may be wrapped.
-            let told = text.replace("\n  ", " ");
-            assert!(left_out.iter().all(|column| told.contains(column.name)), "{width}:\n{text}");
+            let unwrapped = text.replace("\n  ", " ");
+            assert!(
+                left_out.iter().all(|column| unwrapped.contains(column.name)),
+                "{width}:\n{text}"
+            );
         }
         assert_eq!(Shown::new(&rows, 1_000).fit(COLUMNS, 1_000).1, [] as [&Column; 0]);
     }
@@ -301,8 +304,8 @@ not on this line: \"p99\", idle gap; a wider terminal has
         let rows = all();
         let text = render(&rows, &[POLICY, P50], 80);
         assert!(text.contains("\n[1]                 1.00 us\n"), "{text}");
-        let told = text.replace("\n  ", "");
-        assert!(told.contains(&format!("[1]: {}\n", rows[2].policy)), "{text}");
+        let unwrapped = text.replace("\n  ", "");
+        assert!(unwrapped.contains(&format!("[1]: {}\n", rows[2].policy)), "{text}");
         let wide = render(&rows, &[POLICY, P50], 4 * rows[2].policy.len());
         assert!(!wide.contains("[1]"), "{wide}");
     }
