@@ -195,8 +195,8 @@ fn histogram(rows: &[RecvfromRow], runs: &[Run<Point, Measurement>]) -> Vec<Cell
         let lo = row.bucket_lo_ns_incl;
         let share = |figures: &Measurement| {
             let calls = figures.receive_time_histogram.as_ref()?;
-            let here = calls.buckets().find(|bucket| bucket.lo == lo).map_or(0, |it| it.count);
-            Some(here as f64 * 100.0 / calls.count() as f64)
+            let count = calls.buckets().find(|bucket| bucket.lo == lo).map_or(0, |it| it.count);
+            Some(count as f64 * 100.0 / calls.count() as f64)
         };
         Cell {
             table: "receive calls".to_owned(),
@@ -258,9 +258,9 @@ impl Experiment for BusyPoll {
             for (name, published, estimated, truth) in ESTIMATES {
                 let truth = modelled(&of_row, |it| {
                     let latency = it.latency_ns?;
-                    let told =
+                    let supported =
                         latency.supported(it.unanswered_beside(latency.count), it.queue_grows());
-                    truth(&told).map(|ns| ns as f64)
+                    truth(&supported).map(|ns| ns as f64)
                 });
                 cells.push(Cell {
                     load_value: Some(row.rate_pkt_per_s),
@@ -382,10 +382,10 @@ mod tests {
             let busy = estimate(config, 25_000.0, 38.0).p50 as i64;
             busy - estimate(config, 12_000.0, 0.0).p50 as i64
         };
-        let (inline, apart) = (excess("so_busypoll_inline"), excess("napi_threaded_busypoll"));
+        let (inline, threaded) = (excess("so_busypoll_inline"), excess("napi_threaded_busypoll"));
         // Published are 3500 ns. The model misses the amount (see the notes), but not that there is a cost.
         assert!(inline > 500, "{inline}");
-        assert!(apart.abs() < 500, "{apart}");
+        assert!(threaded.abs() < 500, "{threaded}");
     }
 
     #[test]

@@ -230,9 +230,9 @@ impl<E: Experiment> Reproduce for E {
                 ));
             }
         } else {
-            let (there, all) = (runs.len() - not_run, runs.len());
+            let (done, all) = (runs.len() - not_run, runs.len());
             notes.push(format!(
-                "interrupted, with {there} of {all} runs: no verdict is given on a part of them"
+                "interrupted, with {done} of {all} runs: no verdict is given on a part of them"
             ));
         }
         Ok(Reproduction {

@@ -175,7 +175,7 @@ fn moves_with_hz(cells: &[Cell]) -> Verdict {
             .and_then(Cell::model)
     };
     let (slow, fast) = (interrupts(HZ[0]), interrupts(HZ[2]));
-    let said = |value: Option<f64>| value.map_or("not modelled".to_owned(), number);
+    let value_text = |value: Option<f64>| value.map_or("not modelled".to_owned(), number);
     Verdict {
         what: "hold by jiffies, pings 10 ms apart".to_owned(),
         asked: format!(
@@ -184,7 +184,7 @@ fn moves_with_hz(cells: &[Cell]) -> Verdict {
             number(PACE),
             load(HZ[2])
         ),
-        got: format!("{} and {}", said(slow), said(fast)),
+        got: format!("{} and {}", value_text(slow), value_text(fast)),
         met: slow.is_some_and(|it| it <= 3.0) && fast.is_some_and(|it| (it - PACE).abs() <= 3.0),
         ..Verdict::default()
     }
@@ -242,8 +242,9 @@ impl Experiment for Hold {
                             (what.mode, what.hz, what.paced) == (mode, hz, paced)
                         })
                         .collect();
-                    let here = !paced && hz == DEFAULT_HZ;
-                    let row = rows.iter().find(|row| here && Some(row.mode.as_str()) == mode.row());
+                    let published = !paced && hz == DEFAULT_HZ;
+                    let row =
+                        rows.iter().find(|row| published && Some(row.mode.as_str()) == mode.row());
                     let units =
                         [(PACKETS, Unit::PerS), (CPU, Unit::Percent), (INTERRUPTS, Unit::PerS)];
                     for (quantity, unit) in units {

@@ -52,13 +52,13 @@ impl NullModel {
     /// The prediction for a figure; `idle` names the idle load, for the model that needs one. `None` if no
     /// published figure is available for it.
     pub fn predicts(self, cell: &Cell, cells: &[&Cell], idle: &str) -> Option<f64> {
-        let beside: Vec<&Cell> = cells
+        let same: Vec<&Cell> = cells
             .iter()
             .copied()
             .filter(|other| other.table == cell.table && other.quantity == cell.quantity)
             .collect();
-        let of_load = beside.iter().copied().filter(|other| other.load == cell.load);
-        let of_config = beside.iter().copied().filter(|other| other.config == cell.config);
+        let of_load = same.iter().copied().filter(|other| other.load == cell.load);
+        let of_config = same.iter().copied().filter(|other| other.config == cell.config);
         let known: Vec<f64> = match self {
             NullModel::MeanOfLoad => published(of_load),
             NullModel::MeanOfConfig => published(of_config),
@@ -120,16 +120,16 @@ pub struct Comparison {
 /// Compares the machine with the null model on all judged figures of the cells. The null model knows all published
 /// values, including those that the profile was fitted to.
 pub fn compare(cells: &[&Cell], model: NullModel, idle: &str) -> Comparison {
-    let said = cells.iter().copied().filter(|cell| cell.is_judged()).filter_map(|cell| {
+    let errors = cells.iter().copied().filter(|cell| cell.is_judged()).filter_map(|cell| {
         Some((cell, relative(model.predicts(cell, cells, idle)?, cell.published?)))
     });
-    let said: Vec<(&Cell, Option<f64>)> = said.collect();
+    let errors: Vec<(&Cell, Option<f64>)> = errors.collect();
     let size = |error: Option<f64>| error.map_or(f64::MAX, f64::abs);
     let finite = |error: f64| (error < f64::MAX / 4.0).then_some(error);
     Comparison {
-        figures: said.len(),
-        machine: median(said.iter().map(|(cell, _)| size(cell.relative()))).and_then(finite),
-        null: median(said.iter().map(|(_, error)| size(*error))).and_then(finite),
+        figures: errors.len(),
+        machine: median(errors.iter().map(|(cell, _)| size(cell.relative()))).and_then(finite),
+        null: median(errors.iter().map(|(_, error)| size(*error))).and_then(finite),
     }
 }
 
@@ -209,7 +209,7 @@ mod tests {
             .collect()
     }
 
-    fn said(model: NullModel) -> Vec<f64> {
+    fn predictions(model: NullModel) -> Vec<f64> {
         let cells = table();
         let all: Vec<&Cell> = cells.iter().collect();
         cells.iter().filter_map(|cell| model.predicts(cell, &all, "1")).collect()
@@ -217,9 +217,9 @@ mod tests {
 
     #[test]
     fn each_null_model_predicts_its_mean() {
-        assert_eq!(said(NullModel::MeanOfLoad), [200.0, 300.0, 200.0, 300.0]);
-        assert_eq!(said(NullModel::MeanOfConfig), [150.0, 150.0, 350.0, 350.0]);
-        assert_eq!(said(NullModel::IdleRow), [100.0, 100.0, 300.0, 300.0]);
+        assert_eq!(predictions(NullModel::MeanOfLoad), [200.0, 300.0, 200.0, 300.0]);
+        assert_eq!(predictions(NullModel::MeanOfConfig), [150.0, 150.0, 350.0, 350.0]);
+        assert_eq!(predictions(NullModel::IdleRow), [100.0, 100.0, 300.0, 300.0]);
     }
 
     #[test]
@@ -331,8 +331,8 @@ mod tests {
         ];
         let all: Vec<&Cell> = cells.iter().collect();
         let predicts = |cell: &Cell| NullModel::Neighbours.predicts(cell, &all, "");
-        let said = [0, 1, 2, 3, 4].map(|i| predicts(&cells[i]));
-        assert_eq!(said, [Some(2.0), Some(4.0), Some(2.0), None, None]);
+        let predictions = [0, 1, 2, 3, 4].map(|i| predicts(&cells[i]));
+        assert_eq!(predictions, [Some(2.0), Some(4.0), Some(2.0), None, None]);
     }
 
     #[test]

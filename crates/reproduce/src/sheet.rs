@@ -97,7 +97,7 @@ pub fn rows<R: TableRow>(table: &str, text: &str) -> Result<Vec<R>, TableError> 
                 line: Some(line_of(text, at.byte())),
                 ..whole(format!(
                     "{}; every line needs as many fields as the header, {}",
-                    said(&error),
+                    message(&error),
                     header.len()
                 ))
             },
@@ -123,7 +123,7 @@ fn line_of(text: &str, byte: u64) -> u64 {
 }
 
 /// The reader's message without the position, which the error already contains.
-fn said(error: &csv::Error) -> String {
+fn message(error: &csv::Error) -> String {
     match error.kind() {
         csv::ErrorKind::UnequalLengths { len, .. } => format!("the line has {len} fields"),
         csv::ErrorKind::Utf8 { err, .. } => format!("the line is no UTF-8 ({err})"),

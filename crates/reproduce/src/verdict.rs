@@ -124,7 +124,7 @@ pub fn median_error(what: &str, cells: &[&Cell], at_most: f64) -> Verdict {
     };
     let (middle, signed) = (errors(f64::abs), errors(|error| error));
     let within = judged.iter().filter(|cell| scaled_error(cell) <= 1.0 + ROUNDING).count();
-    let said = |middle: f64| {
+    let sentence = |middle: f64| {
         // A median of absolute errors hides a model that is always too low, or always too high.
         let signed =
             signed.map_or(String::new(), |it| format!(", with its sign {}", signed_percent(it)));
@@ -138,7 +138,7 @@ pub fn median_error(what: &str, cells: &[&Cell], at_most: f64) -> Verdict {
     Verdict {
         what: format!("{what}, {} figures", judged.len()),
         asked: format!("median error at most {}", percent(at_most)),
-        got: middle.map_or("none to be had: too few figures were modelled".to_owned(), said),
+        got: middle.map_or("none to be had: too few figures were modelled".to_owned(), sentence),
         met: middle.is_some_and(|error| error <= at_most * (1.0 + ROUNDING)),
         misses: worst_first(&judged, scaled_error).into_iter().map(Cell::to_string).collect(),
         worst: worst(&judged),
@@ -168,12 +168,13 @@ pub fn pair_order(
     let (mut decided, mut modelled, mut guessed) = (0, 0, 0);
     for (i, one) in informative.iter().enumerate() {
         for other in &informative[i + 1..] {
-            let beside = one.table == other.table
+            let comparable = one.table == other.table
                 && one.load == other.load
                 && one.quantity == other.quantity
                 && one.config != other.config
                 && !(one.fitted && other.fitted);
-            let Some((low, high)) = beside.then(|| in_published_order(one, other, gap)).flatten()
+            let Some((low, high)) =
+                comparable.then(|| in_published_order(one, other, gap)).flatten()
             else {
                 continue;
             };

@@ -59,10 +59,10 @@ impl PublishedFigures {
             let value = figures.extra.get(name).and_then(Value::as_f64);
             value.map_or(f64::NAN, |ns| ns / 1e3)
         };
-        let told =
+        let supported =
             figures.latency_ns.map(|it| it.supported(figures.unanswered_beside(it.count), false));
         let latency = |get: fn(&LatencyNs) -> Option<f64>| {
-            told.as_ref().and_then(get).map_or(f64::NAN, |ns| ns / 1e3)
+            supported.as_ref().and_then(get).map_or(f64::NAN, |ns| ns / 1e3)
         };
         PublishedFigures {
             achieved_per_s: figures.achieved_per_s.unwrap_or(f64::NAN),

@@ -59,14 +59,14 @@ pub fn collapse_points(what: &str, cells: &[&Cell], within: f64) -> Verdict {
         }
         _ => false,
     };
-    let mut said = points(got);
+    let mut text = points(got);
     if missing > 0 {
-        said.push_str(&format!("; {missing} of {} loads were not modelled", published.len()));
+        text.push_str(&format!("; {missing} of {} loads were not modelled", published.len()));
     }
     Verdict {
         what: what.to_owned(),
         asked: format!("as published within {}/s: {}", number(within), points(want)),
-        got: said,
+        got: text,
         met: agree && missing == 0 && !published.is_empty(),
         ..Verdict::default()
     }
