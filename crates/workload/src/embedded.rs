@@ -240,26 +240,26 @@ impl Served {
             relays: Vec::new(),
         };
         for (number, (mut pump, mut worker, mut waits, cpu)) in waiting.into_iter().enumerate() {
-            let here = cpus[usize::from(cpu.0)];
+            let own = cpus[usize::from(cpu.0)];
             if let Some(timer) = timers.get(number) {
-                let place = Place { cpus: vec![here], class: INTERRUPT };
+                let place = Place { cpus: vec![own], class: INTERRUPT };
                 let (name, timer) = (format!("disk/{number}"), Arc::clone(timer));
                 let relay = Relay::start(name, place, timer, expire, waits.waker());
                 served.relays.push(relay.map_err(BenchError::Proc)?);
             }
             if let Some(poller) = waits.poller(cpu) {
-                let beside = Some(trial.options.placement().poller);
-                let beside = beside.filter(|poller| !cpus.contains(poller)).unwrap_or(here);
-                if !served.cpus.contains(&beside) {
-                    served.cpus.push(beside);
+                let poller_cpu = Some(trial.options.placement().poller);
+                let poller_cpu = poller_cpu.filter(|poller| !cpus.contains(poller)).unwrap_or(own);
+                if !served.cpus.contains(&poller_cpu) {
+                    served.cpus.push(poller_cpu);
                 }
-                served.spawn(format!("poll/{number}"), beside, move || {
+                served.spawn(format!("poll/{number}"), poller_cpu, move || {
                     while poller.poll().is_ok() {
                         std::hint::spin_loop();
                     }
                 })?;
             }
-            served.spawn(format!("app/{number}"), here, move || {
+            served.spawn(format!("app/{number}"), own, move || {
                 // The wait fails when the engine stops, which is how the thread ends.
                 let _ = waits.serve(&mut worker, &mut pump, |_, _| true);
             })?;

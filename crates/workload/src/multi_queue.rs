@@ -149,10 +149,10 @@ mod tests {
     fn multi() -> (MultiQueue, Vec<CableQueue>) {
         let end = || EndConfig { queues: 1, ring: 64, pool: Pool::new(256) };
         let cables = (0..3).map(|_| cable(end(), end()).expect("a cable"));
-        let (here, there): (Vec<_>, Vec<_>) = cables.unzip();
+        let (near, far): (Vec<_>, Vec<_>) = cables.unzip();
         let boxed = |queue| Box::new(queue) as Box<dyn PacketQueue>;
-        let multi = MultiQueue::new(here.into_iter().flatten().map(boxed).collect());
-        (multi.expect("a descriptor"), there.into_iter().flatten().collect())
+        let multi = MultiQueue::new(near.into_iter().flatten().map(boxed).collect());
+        (multi.expect("a descriptor"), far.into_iter().flatten().collect())
     }
 
     fn rings(queue: &MultiQueue) -> bool {
@@ -162,13 +162,13 @@ mod tests {
 
     #[test]
     fn a_flow_has_one_queue_and_flows_have_several() {
-        let (multi, mut there) = multi();
+        let (multi, mut far) = multi();
         let wire = multi.transmitter();
         for port in (0..32).chain(0..32) {
             wire.send(&frame(port), 0).expect("room");
         }
         let mut seen = Vec::new();
-        for queue in &mut there {
+        for queue in &mut far {
             let mut frames = Vec::new();
             queue.poll(64, 0, &mut frames);
             let ports: Vec<u8> = frames.iter().map(|it| it[35]).collect();
@@ -184,9 +184,9 @@ mod tests {
 
     #[test]
     fn packet_in_interrupt_poll_of_all_unmask() {
-        let (mut multi, there) = multi();
+        let (mut multi, far) = multi();
         assert!(!multi.unmask(0) && !rings(&multi));
-        for queue in &there {
+        for queue in &far {
             (0..3).for_each(|at| queue.transmitter().send(&frame(at), 0).expect("room"));
         }
         assert!(rings(&multi), "whichever of them it is");
@@ -205,13 +205,13 @@ mod tests {
 
     #[test]
     fn no_queue_has_all_of_every_budget() {
-        let (mut multi, there) = multi();
-        for queue in &there {
+        let (mut multi, far) = multi();
+        for queue in &far {
             (0..30).for_each(|at| queue.transmitter().send(&frame(at), 0).expect("room"));
         }
         let mut frames = Vec::new();
         (0..3).for_each(|_| assert_eq!(multi.poll(10, 0, &mut frames).rx, 10));
-        assert!(there.iter().all(|it| it.counters().read().tx_packets == 30));
+        assert!(far.iter().all(|it| it.counters().read().tx_packets == 30));
         let left: Vec<u16> =
             multi.queues.iter_mut().map(|it| it.poll(64, 0, &mut frames).rx).collect();
         assert_eq!(left, [20, 20, 20]);

@@ -123,9 +123,9 @@ impl Partial {
                 self.found.insert((part, step), figures);
                 continue;
             }
-            let theirs: Header = serde_json::from_slice(line).map_err(wrong)?;
+            let held: Header = serde_json::from_slice(line).map_err(wrong)?;
             if let Some((what, theirs, ours)) =
-                self.header.as_ref().and_then(|ours| ours.difference(&theirs))
+                self.header.as_ref().and_then(|own| own.difference(&held))
             {
                 return Err(PartialError::Other { path: path.to_owned(), what, theirs, ours });
             }
@@ -245,47 +245,47 @@ impl Partial {
 
 impl Header {
     /// Returns the first difference from another header: its path, the other value, and this value.
-    fn difference(&self, theirs: &Header) -> Option<(String, String, String)> {
-        for (what, ours, theirs) in
-            [("napkin", &self.napkin, &theirs.napkin), ("command", &self.command, &theirs.command)]
+    fn difference(&self, other: &Header) -> Option<(String, String, String)> {
+        for (what, one, other) in
+            [("napkin", &self.napkin, &other.napkin), ("command", &self.command, &other.command)]
         {
-            if ours != theirs {
-                return Some((what.to_owned(), theirs.clone(), ours.clone()));
+            if one != other {
+                return Some((what.to_owned(), other.clone(), one.clone()));
             }
         }
-        difference("", &self.plan, &theirs.plan)
+        difference("", &self.plan, &other.plan)
     }
 }
 
 /// Returns the path of the first difference between two values, `theirs`, and `ours`.
-fn difference(place: &str, ours: &Value, theirs: &Value) -> Option<(String, String, String)> {
+fn difference(place: &str, one: &Value, other: &Value) -> Option<(String, String, String)> {
     let below = |name: &str| match place {
         "" => name.to_owned(),
         place => format!("{place}.{name}"),
     };
-    match (ours, theirs) {
-        (Value::Object(ours), Value::Object(theirs)) => {
+    match (one, other) {
+        (Value::Object(one), Value::Object(other)) => {
             let of = |map: &Map<String, Value>, name: &str| {
                 map.get(name).cloned().unwrap_or(Value::Null)
             };
-            ours.keys()
-                .chain(theirs.keys())
-                .find_map(|name| difference(&below(name), &of(ours, name), &of(theirs, name)))
+            one.keys()
+                .chain(other.keys())
+                .find_map(|name| difference(&below(name), &of(one, name), &of(other, name)))
         }
-        (Value::Array(ours), Value::Array(theirs)) => {
+        (Value::Array(one), Value::Array(other)) => {
             let of = |all: &[Value], place: usize| all.get(place).cloned().unwrap_or(Value::Null);
-            (0..ours.len().max(theirs.len())).find_map(|place| {
-                difference(&below(&place.to_string()), &of(ours, place), &of(theirs, place))
+            (0..one.len().max(other.len())).find_map(|place| {
+                difference(&below(&place.to_string()), &of(one, place), &of(other, place))
             })
         }
-        _ if ours == theirs => None,
+        _ if one == other => None,
         _ => {
-            let said = |value: &Value| match value {
+            let text_of = |value: &Value| match value {
                 Value::Null => "absent".to_owned(),
                 Value::String(text) => quoted(text),
                 value => quoted(&value.to_string()),
             };
-            Some((place.to_owned(), said(theirs), said(ours)))
+            Some((place.to_owned(), text_of(other), text_of(one)))
         }
     }
 }
@@ -384,7 +384,7 @@ mod tests {
         let half = [&fs::read(&path).unwrap()[..], b"{\"part"].concat();
         fs::write(&path, &half).unwrap();
         let differs = |partial: Partial| partial.resume(&path).unwrap_err().to_string();
-        for (pointer, value, says) in [
+        for (pointer, value, message) in [
             ("/seed", json!(7), "seed is 1 there and 7 now"),
             ("/host/kernel", json!("7.3"), "host.kernel is 7.2 there and 7.3 now"),
             ("/policies/1", json!("hold"), "policies.1 is threaded there and hold now"),
@@ -394,7 +394,7 @@ mod tests {
             let mut plan = plan();
             *plan.pointer_mut(pointer).unwrap() = value;
             let error = differs(new(&folder, &plan));
-            assert!(error.contains(says), "{error}");
+            assert!(error.contains(message), "{error}");
         }
         let of = |version, command| Partial::begin(&folder, version, command, plan());
         let error = differs(of("napkin 2.0", "bench"));

@@ -172,8 +172,8 @@ pub fn resumable(
         );
     }
     if let Some(error) = &failed {
-        let there: usize = repetitions.iter().map(Vec::len).sum();
-        notes.push(format!("the run ended early, with {there} of {steps} measurements: {error}"));
+        let done: usize = repetitions.iter().map(Vec::len).sum();
+        notes.push(format!("the run ended early, with {done} of {steps} measurements: {error}"));
     }
     let rows = repetitions.into_iter().enumerate().filter_map(|(subject, repetitions)| {
         let (load, place) = (subject / policies, subject % policies);
@@ -363,10 +363,10 @@ mod tests {
         let path = partial.kept().unwrap().unwrap().to_owned();
         drop(partial);
 
-        let again = Scripted::new(&[without_the_right as Outcome; 3]);
+        let second = Scripted::new(&[without_the_right as Outcome; 3]);
         let mut partial = begin().resume(&path).unwrap();
-        let report = resumable(&again, &options, &on, &mut partial).expect("the rest of it");
-        assert_eq!((again.runs.get(), partial.done()), (3, 6));
+        let report = resumable(&second, &options, &on, &mut partial).expect("the rest of it");
+        assert_eq!((second.runs.get(), partial.done()), (3, 6));
         let [busypoll, base] = &report.rows[..] else { panic!("two rows") };
         assert_eq!((busypoll.repetitions.len(), busypoll.notes.len()), (0, 1));
         let steps: Vec<u64> = base.repetitions.iter().map(|it| it.step).collect();

@@ -121,9 +121,9 @@ impl Sender {
 
 /// Returns the due time that a request or its answer carries; `None` for any other frame.
 fn due_time(frame: &[u8], port: u16) -> Option<Ns> {
-    let ours = frame.get(12..14)? == [8, 0] && *frame.get(23)? == 17;
+    let is_udp = frame.get(12..14)? == [8, 0] && *frame.get(23)? == 17;
     let ports = frame.get(34..38)?.as_chunks::<2>().0;
-    let answers = ours && ports.iter().all(|it| *it == port.to_be_bytes());
+    let answers = is_udp && ports.iter().all(|it| *it == port.to_be_bytes());
     let stamp = frame.get(PAYLOAD_OFFSET..)?.first_chunk()?;
     answers.then(|| Ns::from_be_bytes(*stamp))
 }
@@ -134,10 +134,10 @@ pub(crate) fn turn_into_answer(frame: &mut [u8], port: u16) -> bool {
     if due_time(frame, port).is_none() {
         return false;
     }
-    let (mine, theirs) = frame.split_at_mut(6);
-    mine.swap_with_slice(&mut theirs[..6]);
-    let (mine, theirs) = frame.split_at_mut(30);
-    mine[26..].swap_with_slice(&mut theirs[..4]);
+    let (first, second) = frame.split_at_mut(6);
+    first.swap_with_slice(&mut second[..6]);
+    let (first, second) = frame.split_at_mut(30);
+    first[26..].swap_with_slice(&mut second[..4]);
     true
 }
 
@@ -181,13 +181,9 @@ mod tests {
         (0..PAYLOAD_OFFSET + 8)
             .for_each(|length| assert_eq!(due_time(&bytes[..length], PORT), None));
         assert!(turn_into_answer(&mut bytes[..length], PORT));
-        let (mut back, there) = ([0; 512], length);
+        let (mut back, end) = ([0; 512], length);
         let length = FrameBuilder::new(PEER, US).udp(&mut back, PORT, PORT, &payload);
-        assert_eq!(
-            bytes[..there],
-            back[..length.expect("it fits")],
-            "what the other end would send"
-        );
+        assert_eq!(bytes[..end], back[..length.expect("it fits")], "what the other end would send");
         let length = FrameBuilder::new(US, PEER).udp(&mut bytes, PORT, 9, &payload);
         assert_eq!(due_time(&bytes[..length.expect("it fits")], PORT), None);
     }

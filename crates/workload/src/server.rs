@@ -325,11 +325,11 @@ mod tests {
         let expected = Wire::Ports { here: port("eth0", 3), there: port("eth1", 0) };
         assert_eq!(Servers::read(&given(&both)).expect("it reads").wire, expected);
         let same = [both[0], both[1], ("client-device", "xdp:eth0:1")];
-        let told = Servers::read(&given(&same)).expect_err("one interface").to_string();
-        assert!(told.contains("both ends"), "{told}");
+        let message = Servers::read(&given(&same)).expect_err("one interface").to_string();
+        assert!(message.contains("both ends"), "{message}");
         let others = [("server", "kernel"), both[1], both[2]];
-        let told = Servers::read(&given(&others)).expect_err("another server").to_string();
-        assert!(told.contains("--server kernel"), "{told}");
+        let message = Servers::read(&given(&others)).expect_err("another server").to_string();
+        assert!(message.contains("--server kernel"), "{message}");
         for wrong in ["eth0", "xdp:", "xdp::0", "xdp:eth0:", "xdp:eth0:0:all", "xdp:eth0:-1"] {
             assert!(wrong.parse::<XdpPort>().is_err(), "{wrong}");
         }
@@ -346,7 +346,7 @@ mod tests {
         let want = ["napkin/base", "napkin/suspend20", "kernel/base", "memcached/base"];
         assert_eq!(names(&all), want);
         assert_eq!(names(&read("kernel", None).expect("it reads")), ["kernel/base"]);
-        let told = read("napkin,kernel", Some("cable")).expect_err("no kernel has a cable");
-        assert!(told.to_string().contains("--server kernel"), "{told}");
+        let message = read("napkin,kernel", Some("cable")).expect_err("no kernel has a cable");
+        assert!(message.to_string().contains("--server kernel"), "{message}");
     }
 }

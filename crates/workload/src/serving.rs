@@ -84,10 +84,14 @@ impl Serving {
             delivery_cost,
             settings: policy.instance,
         };
-        let here = Place { cpus: serving.to_vec(), ..Place::default() };
+        let placement = Place { cpus: serving.to_vec(), ..Place::default() };
         let config = EngineConfig {
             cpu_policy: policy.cpu,
-            contexts: Contexts { napi: here.clone(), worker: here, ..Contexts::default() },
+            contexts: Contexts {
+                napi: placement.clone(),
+                worker: placement,
+                ..Contexts::default()
+            },
             ..EngineConfig::new(cpus, vec![device])
         };
         let engine = Engine::start(config)?;

@@ -67,18 +67,18 @@ pub(crate) fn open_wire(
     match wire {
         Wire::Cable => {
             let end = |queues: u16| EndConfig { queues, ring: RING, pool: pool(queues) };
-            let (here, there) = cable(end(options.queues), end(1))?;
-            let there = there.into_iter().next().ok_or(BenchError::Panicked)?;
-            let here = here.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>);
-            Ok((here.collect(), End::of(Box::new(there))))
+            let (near, far) = cable(end(options.queues), end(1))?;
+            let far = far.into_iter().next().ok_or(BenchError::Panicked)?;
+            let near = near.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>);
+            Ok((near.collect(), End::of(Box::new(far))))
         }
         Wire::Vhost => {
-            let (here, mut there) = vhost(options.queues)?;
-            let there = match there.len() {
-                1 => there.remove(0),
-                _ => Box::new(MultiQueue::new(there).map_err(BenchError::Proc)?),
+            let (near, mut far) = vhost(options.queues)?;
+            let far = match far.len() {
+                1 => far.remove(0),
+                _ => Box::new(MultiQueue::new(far).map_err(BenchError::Proc)?),
             };
-            Ok((here, End::of(there)))
+            Ok((near, End::of(far)))
         }
         Wire::Ports { here, there } => {
             one_queue(options)?;
@@ -147,8 +147,8 @@ pub(crate) fn queues(
     let made = match wire {
         Wire::Vhost => {
             one_queue(options)?;
-            let (here, there) = vhost(1)?;
-            let ends = here.into_iter().zip(there).next().ok_or(BenchError::Panicked)?;
+            let (near, far) = vhost(1)?;
+            let ends = near.into_iter().zip(far).next().ok_or(BenchError::Panicked)?;
             return Ok((ends, None));
         }
         Wire::Ports { here, there } => {
@@ -160,10 +160,10 @@ pub(crate) fn queues(
     let open = || -> Result<_, BenchError> {
         one_queue(options)?;
         let mut route = Route::open().map_err(failed)?;
-        let here = veth(&mut route, 1)?;
-        route.set_up(here).map_err(failed)?;
-        let there = route.link(DEVICE).map_err(failed)?.ifindex;
-        route.set_up(there).map_err(failed)?;
+        let near = veth(&mut route, 1)?;
+        route.set_up(near).map_err(failed)?;
+        let far = route.link(DEVICE).map_err(failed)?.ifindex;
+        route.set_up(far).map_err(failed)?;
         let end = |name: &str| port(&XdpPort { interface: name.to_owned(), queue: 0 });
         Ok((end(ENGINE)?, end(DEVICE)?))
     };

@@ -44,8 +44,8 @@ fn report(name: &str, load: &str, policies: &[&str]) -> Report {
     let columns = workload.columns().into_iter().filter(|it| !timers.contains(&it.name));
     let columns = columns.filter(|it| !(few && it.name == "p99.9"));
     for column in columns.filter(|it| !closed(it)) {
-        let says = |row: &Row| column.value(&serde_json::to_value(row).unwrap()).is_some();
-        assert!(report.rows.iter().any(says), "{name}: column {} is empty", column.name);
+        let has_value = |row: &Row| column.value(&serde_json::to_value(row).unwrap()).is_some();
+        assert!(report.rows.iter().any(has_value), "{name}: column {} is empty", column.name);
     }
     report
 }
@@ -89,14 +89,14 @@ fn each_policy_s_polls_of_memcached_are_made_by_whom_it_says() {
 #[test]
 fn pings_are_answered_and_a_sink_receives_what_was_sent() {
     needs_rights_and("ping");
-    let again = || report("flood-ping", "flood", &["base", "threaded"]);
-    let mut flood = again();
+    let measure = || report("flood-ping", "flood", &["base", "threaded"]);
+    let mut flood = measure();
     // A busy host may give no CPU time to a window's ping, or to the thread that polls for it.
     for _ in 0..10 {
         if flood.rows.iter().all(|row| row.figures.packets > Some(0)) {
             break;
         }
-        flood = again();
+        flood = measure();
     }
     for row in &flood.rows {
         assert!(row.figures.packets > Some(0), "{row:?}");

@@ -86,14 +86,14 @@ fn extra(row: &Row, name: &str) -> u64 {
 fn a_flood_is_answered_and_hold_needs_no_interrupts_for_it() {
     let flood = Client::Synthetic { turnaround: 20_000 };
     let flood = FloodPing { clients: vec![flood] };
-    let again = || briefly(&flood, &["base", "hold100000", "workqueue"]);
-    let mut report = again();
+    let measure = || briefly(&flood, &["base", "hold100000", "workqueue"]);
+    let mut report = measure();
     // A busy host may give a window no CPU time, and so no interrupt.
     for _ in 0..10 {
         if report.rows[0].figures.extra.contains_key("idle_gap_min_ns") {
             break;
         }
-        report = again();
+        report = measure();
     }
     // In a closed loop, no request is due at a given time.
     assert_eq!(empty_columns(&flood, &report), ["unanswered"]);
@@ -222,9 +222,9 @@ fn the_figures_are_of_the_poller_s_cpu_too_where_there_is_a_thread_that_polls() 
     needs_cpus(3);
     let workload = TcpRr { flows: 4, threads: Some(2), ..TcpRr::default() };
     let placement = Options::default().placement();
-    let apart = "socket-busy-poll-usecs=50,socket-poller=separate";
+    let separate = "socket-busy-poll-usecs=50,socket-poller=separate";
     let polled = [placement.queue, placement.poller];
-    for (policy, mut expected) in [("base", vec![placement.queue]), (apart, polled.to_vec())] {
+    for (policy, mut expected) in [("base", vec![placement.queue]), (separate, polled.to_vec())] {
         let report = briefly(&workload, &[policy]);
         let covered = &report.rows[0].repetitions[0].figures.extra["serving_cpus"];
         expected.sort_unstable();
@@ -451,8 +451,8 @@ fn interfaces_at_the_ends_of_a_cable_are_served_and_asked_over_af_xdp() {
         needs(right.held(), right);
     }
     // The devices vanish with this namespace, and the threads of the runs inherit it.
-    let here = Namespace::new().expect("a namespace");
-    here.enter_thread().expect("it is entered");
+    let namespace = Namespace::new().expect("a namespace");
+    namespace.enter_thread().expect("it is entered");
     let mut route = Route::open().expect("netlink");
     let veth =
         VethConfig { name: "nk-a", peer: "nk-b", peer_namespace: None, rx_queues: 1, tx_queues: 1 };
@@ -484,8 +484,8 @@ fn interfaces_at_the_ends_of_a_cable_are_served_and_asked_over_af_xdp() {
     }
     let several = Options { queues: 2, ..Options::default() };
     let policies = NamedPolicy::read("base").expect("a policy");
-    let told = run(&over(Wire::Vhost), &Options { policies, progress: false, ..several });
-    assert!(told.expect_err("refused").to_string().contains("leave --queues out"));
+    let refusal = run(&over(Wire::Vhost), &Options { policies, progress: false, ..several });
+    assert!(refusal.expect_err("refused").to_string().contains("leave --queues out"));
 }
 
 /// Whether the operating system's ping is installed.

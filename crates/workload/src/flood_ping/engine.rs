@@ -140,10 +140,10 @@ impl Live for FloodPing {
                 (Box::new(Self::synthetic_queue(arrivals, trial.seed)?), 0)
             }
             Client::Pinger(wire) => {
-                let ((here, queue), namespace) = queues(wire, options)?;
+                let ((queues, queue), namespace) = queues(wire, options)?;
                 let cpu = ClientCpu::beside_queue(placement);
                 pinger = Some((Pinger { queue, cpu }, namespace));
-                (here, 0)
+                (queues, 0)
             }
             Client::Extreme { per_second, cost } => {
                 let arrivals = Arrivals::Fixed { per_second: f64::from(*per_second) };

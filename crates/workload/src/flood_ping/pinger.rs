@@ -78,9 +78,10 @@ impl Round {
 
 /// Returns the sequence number of the request that a frame answers; `None` if it is no reply to this client.
 fn reply(frame: &[u8]) -> Option<u16> {
-    let ours = frame.get(12..14)? == [8, 0] && *frame.get(23)? == 1;
+    let is_icmp = frame.get(12..14)? == [8, 0] && *frame.get(23)? == 1;
     let [kind, _, _, _, ident @ .., high, low] = frame.get(34..42)? else { return None };
-    (ours && *kind == 0 && *ident == IDENT.to_be_bytes()).then(|| u16::from_be_bytes([*high, *low]))
+    (is_icmp && *kind == 0 && *ident == IDENT.to_be_bytes())
+        .then(|| u16::from_be_bytes([*high, *low]))
 }
 
 #[cfg(test)]

@@ -122,8 +122,8 @@ mod tests {
         for (name, wrong) in
             [("memcached", "0"), ("memcached", "11M"), ("udp-sink", "-5"), ("flood-ping", "100")]
         {
-            let told = of(name, &[wrong]).expect_err(wrong);
-            assert!(told.contains(wrong), "{told}");
+            let message = of(name, &[wrong]).expect_err(wrong);
+            assert!(message.contains(wrong), "{message}");
         }
         assert_eq!(of("tcp-rr", &[]).expect_err("the machine's"), "linux has no tcp-rr");
     }

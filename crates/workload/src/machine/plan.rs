@@ -295,8 +295,8 @@ impl Plan<'_> {
             },
         );
         drop(progress);
-        let there: usize = results.iter().map(Vec::len).sum();
-        let interrupted = interrupt.check().err().filter(|_| (there as u64) < count);
+        let done: usize = results.iter().map(Vec::len).sum();
+        let interrupted = interrupt.check().err().filter(|_| (done as u64) < count);
         let mut failure = None;
         let mut table = Vec::new();
         for (row, mut results) in results.into_iter().enumerate() {
@@ -323,7 +323,7 @@ impl Plan<'_> {
             return Err(PlanError::Run { what, why });
         }
         let early = |interrupted| {
-            format!("the run ended early, with {there} of {count} runs: {interrupted}")
+            format!("the run ended early, with {done} of {count} runs: {interrupted}")
         };
         let known = self.policies.iter().filter_map(NamedPolicy::note);
         let ran = |it: &&NamedPolicy| {
@@ -360,7 +360,7 @@ impl Plan<'_> {
         match interrupted {
             None => Ok(report),
             Some(interrupted) => {
-                let report = (there > 0).then(|| Box::new(report));
+                let report = (done > 0).then(|| Box::new(report));
                 Err(PlanError::Interrupted { interrupted, report })
             }
         }

@@ -114,8 +114,8 @@ pub fn run(
     let one = |seed: u64| {
         let once = swarm::run(seed).map_err(|broken| broken.what)?;
         if twice > 0 && seed.is_multiple_of(twice) {
-            let again = swarm::run(seed).map_err(|broken| broken.what)?;
-            if again.transcript != once.transcript {
+            let second = swarm::run(seed).map_err(|broken| broken.what)?;
+            if second.transcript != once.transcript {
                 return Err("two runs of it differ".to_owned());
             }
         }
@@ -143,8 +143,8 @@ pub fn run(
     match failed {
         None => Ok(state),
         Some((seed, what)) => {
-            let again = catch_unwind(AssertUnwindSafe(|| one(seed).is_err()));
-            let replays = again.unwrap_or(true);
+            let second = catch_unwind(AssertUnwindSafe(|| one(seed).is_err()));
+            let replays = second.unwrap_or(true);
             Err((Failure { seed, what, replays }, state.summary))
         }
     }
@@ -160,10 +160,10 @@ mod tests {
 
     #[test]
     fn a_range_of_seeds_is_run_once_each_and_counted() {
-        let mut told = 0;
+        let mut reports = 0;
         let (never, jobs) = (Interrupt::default(), NonZeroUsize::new(2));
-        let six = run(State::new(0), 6, None, jobs, 3, &never, |_| told += 1).unwrap();
-        assert_eq!((six.next, six.summary.seeds, told), (6, 6, 6));
+        let six = run(State::new(0), 6, None, jobs, 3, &never, |_| reports += 1).unwrap();
+        assert_eq!((six.next, six.summary.seeds, reports), (6, 6, 6));
         assert!(six.summary.virtual_hours() > 0.0 && six.summary.steps > 0);
         let mut one = seeds(State::new(0), 6, 1, &never);
         one.summary.elapsed = six.summary.elapsed;

@@ -60,14 +60,14 @@ fn filled(config: &Config) -> Result<Service, BenchError> {
     let records = Records::new(config.records, config.seed);
     // This is not a connection of any client.
     let mut connection = service.open(Flow::new(NO_PEER, NO_PEER));
-    let (mut set, mut said) = (Vec::new(), Vec::new());
+    let (mut set, mut reply) = (Vec::new(), Vec::new());
     for record in 0..records.len() {
         set.clear();
         records.put_set(record, false, &mut set);
-        let served = service.serve(&mut connection, &set, &mut said, napkin_engine::now());
-        if served != Served::Request(set.len()) || !said.is_empty() {
-            let said = String::from_utf8_lossy(&said).into_owned();
-            return Err(BenchError::Usage(format!("the store refuses a record: {said}")));
+        let served = service.serve(&mut connection, &set, &mut reply, napkin_engine::now());
+        if served != Served::Request(set.len()) || !reply.is_empty() {
+            let reply = String::from_utf8_lossy(&reply).into_owned();
+            return Err(BenchError::Usage(format!("the store refuses a record: {reply}")));
         }
     }
     Ok(service)
@@ -183,10 +183,10 @@ mod tests {
         let records = Records::new(500, config.seed);
         let mut connection = service.open(Flow::new(NO_PEER, NO_PEER));
         for record in 0..500 {
-            let (mut get, mut said) = (Vec::new(), Vec::new());
+            let (mut get, mut reply) = (Vec::new(), Vec::new());
             records.put_get(record, &mut get);
-            service.serve(&mut connection, &get, &mut said, napkin_engine::now());
-            assert!(said.starts_with(b"VALUE "), "{}", String::from_utf8_lossy(&get));
+            service.serve(&mut connection, &get, &mut reply, napkin_engine::now());
+            assert!(reply.starts_with(b"VALUE "), "{}", String::from_utf8_lossy(&get));
         }
     }
 }

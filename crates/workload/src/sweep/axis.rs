@@ -178,7 +178,7 @@ impl Axis {
         for axis in &axes {
             for (place, item) in axis.items.iter().enumerate() {
                 let before = &axis.items[..place];
-                let again = match item {
+                let repeated = match item {
                     Item::Text(value) => before.contains(item).then(|| value.clone()),
                     Item::Numbers { first, last } => before.iter().find_map(|it| match it {
                         // The ranges overlap.
@@ -188,7 +188,7 @@ impl Axis {
                         _ => None,
                     }),
                 };
-                if let Some(value) = again {
+                if let Some(value) = repeated {
                     let (name, value) = (axis.parameter.to_string(), quoted(&value));
                     return Err(AxisError::Twice { name, value });
                 }
@@ -309,16 +309,16 @@ mod tests {
 
     #[test]
     fn what_is_no_parameter_is_named_with_the_nearest() {
-        let says = |text: &str| Axis::parse(text).unwrap_err().to_string();
+        let message = |text: &str| Axis::parse(text).unwrap_err().to_string();
         assert!(
-            says("cost.pol=1us").contains("did you mean 'cost.poll'?"),
+            message("cost.pol=1us").contains("did you mean 'cost.poll'?"),
             "{}",
-            says("cost.pol=1us")
+            message("cost.pol=1us")
         );
-        assert!(says("gro-flush-timeot=1us").contains("did you mean 'gro-flush-timeout'?"));
-        assert!(says("load").contains("has no '='"));
+        assert!(message("gro-flush-timeot=1us").contains("did you mean 'gro-flush-timeout'?"));
+        assert!(message("load").contains("has no '='"));
         for empty in ["load=", "load=1,,2", "policy="] {
-            assert!(says(empty).contains("empty value"), "{empty}");
+            assert!(message(empty).contains("empty value"), "{empty}");
         }
     }
 
@@ -331,14 +331,14 @@ mod tests {
         assert_eq!(twice.to_string(), "--vary load: '1' stands twice");
         // A range includes each of its numbers.
         assert!(Axis::parse_all(["seed=1..5,7", "seed=6,8..9"]).is_ok());
-        for (given, says) in [
+        for (given, message) in [
             ("seed=1..5 seed=3", "--vary seed: '3' stands twice"),
             ("seed=1,1,1", "--vary seed: '1' stands twice"),
             ("seed=4..9,1..4", "--vary seed: '4' stands twice"),
             ("draw=1..5 draw=1..20", "--vary draw: '1' stands twice"),
         ] {
             let twice = Axis::parse_all(given.split(' ')).unwrap_err();
-            assert_eq!(twice.to_string(), says, "{given}");
+            assert_eq!(twice.to_string(), message, "{given}");
         }
     }
 }

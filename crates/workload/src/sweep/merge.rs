@@ -168,11 +168,11 @@ impl Whole {
         for (what, hint) in SHARED {
             let Some(column) = self.header.iter().position(|name| name == what) else { continue };
             if record[column] != first[column] {
-                let (ours, theirs) = (&first[column], &record[column]);
+                let (first, second) = (&first[column], &record[column]);
                 return Err(self.unfit(
                     *file,
                     this,
-                    format!("{what} is {ours} in the first and {theirs} in the second{hint}"),
+                    format!("{what} is {first} in the first and {second} in the second{hint}"),
                 ));
             }
         }
@@ -187,9 +187,9 @@ impl Whole {
     fn insert(&mut self, this: usize, point: u64, record: StringRecord) -> Result<(), MergeError> {
         if let Some((file, known)) = self.points.get(&point) {
             let columns = self.header.iter().zip(known.iter().zip(&record));
-            if let Some((what, (ours, theirs))) = columns.into_iter().find(|(_, (a, b))| a != b) {
+            if let Some((what, (first, second))) = columns.into_iter().find(|(_, (a, b))| a != b) {
                 let why = format!(
-                    "both have point {point}, and {what} is {ours} in the first and {theirs} in the \
+                    "both have point {point}, and {what} is {first} in the first and {second} in the \
                      second; the same sweep has the same figures, so one was changed"
                 );
                 return Err(self.unfit(*file, this, why));
@@ -231,9 +231,9 @@ impl Whole {
     /// Returns a hint about where the missing points may be.
     fn why(&self) -> String {
         let mut without = Vec::new();
-        for (count, there) in &self.shards {
+        for (count, present) in &self.shards {
             // The iterator is lazy: a count from a file may be too large to collect.
-            let mut missing = (1..=*count).filter(|it| !there.contains(it));
+            let mut missing = (1..=*count).filter(|it| !present.contains(it));
             let some: Vec<String> =
                 missing.by_ref().take(8).map(|it| format!("{it}/{count}")).collect();
             if !some.is_empty() {

@@ -239,14 +239,14 @@ impl Columns {
 
     fn facts(&self, provenance: &Provenance) -> Vec<(&'static str, String)> {
         let mut facts = provenance.facts();
-        let (there, all) = (self.rows.len().to_string(), self.common_value("points"));
+        let (shown, all) = (self.rows.len().to_string(), self.common_value("points"));
         let shard = self.common_value(SHARD);
-        let part = match (there == all, shard.is_empty()) {
+        let part = match (shown == all, shard.is_empty()) {
             (true, _) => String::new(),
             (false, true) => ": the sweep has not finished".to_owned(),
             (false, false) => format!(": shard {shard} alone"),
         };
-        facts.push(("file", format!("{}, {there} of {all} points{part}", self.path.display())));
+        facts.push(("file", format!("{}, {shown} of {all} points{part}", self.path.display())));
         facts.push(("figures by", self.common_value("version")));
         let fixed = self.naming.clone().skip(2).filter_map(|column| {
             let name = &self.header[column];

@@ -143,15 +143,15 @@ impl Sheet {
                 false => Ok(Sheet::of(path, out)),
             };
         }
-        let there = path.exists();
-        if there && !resume {
+        let exists = path.exists();
+        if exists && !resume {
             return Err(SheetError::Exists(path.to_owned()));
         }
         let file =
             OpenOptions::new().read(true).append(true).create(true).open(path).map_err(io)?;
         lock(path, &file)?;
         let mut sheet = Sheet::of(path, Out::File(file));
-        if there {
+        if exists {
             sheet.read(identity, place)?;
         }
         Ok(sheet)
@@ -170,11 +170,13 @@ impl Sheet {
         let io = |source| SheetError::Io { path: self.path.clone(), source };
         let bytes = fs::read(&self.path).map_err(io)?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        let ours = identity.header();
+        let expected = identity.header();
         if whole < bytes.len() {
             // A file without a complete line is only accepted if it could be the start of our header.
-            let ours = ours.join(",");
-            if whole == 0 && !ours.as_bytes().starts_with(&bytes[..bytes.len().min(ours.len())]) {
+            let expected = expected.join(",");
+            if whole == 0
+                && !expected.as_bytes().starts_with(&bytes[..bytes.len().min(expected.len())])
+            {
                 return Err(form(&self.path, 1, NO_HEADER.into()));
             }
         }
@@ -187,32 +189,33 @@ impl Sheet {
             if index == 0 {
                 check_header(&self.path, &fields)?;
                 self.header = fields.clone();
-                if !self.header.starts_with(&ours) {
-                    let theirs = format!("its columns are {}", self.header.join(", "));
-                    return Err(self.other(theirs, identity));
+                if !self.header.starts_with(&expected) {
+                    let found = format!("its columns are {}", self.header.join(", "));
+                    return Err(self.other(found, identity));
                 }
             } else {
                 let was = point(&self.path, number, &record)?;
-                let values = fields[ours.len() - identity.naming.len()..ours.len()].to_vec();
-                let same = identity.fields(was, &values)[..] == fields[..ours.len()];
+                let values =
+                    fields[expected.len() - identity.naming.len()..expected.len()].to_vec();
+                let same = identity.fields(was, &values)[..] == fields[..expected.len()];
                 // A point of the same settings has another place now, because the sweep has more values.
                 let now = if same { Some(was) } else { place(&values) };
                 let now = now.filter(|now| {
-                    let mut as_ours = identity.fields(*now, &values);
-                    as_ours[..3].clone_from_slice(&fields[..3]);
-                    as_ours[..] == fields[..ours.len()]
+                    let mut adapted = identity.fields(*now, &values);
+                    adapted[..3].clone_from_slice(&fields[..3]);
+                    adapted[..] == fields[..expected.len()]
                 });
                 let Some(now) = now else {
-                    let theirs: Vec<String> = (self.header.iter().zip(&fields))
-                        .take(ours.len())
+                    let found: Vec<String> = (self.header.iter().zip(&fields))
+                        .take(expected.len())
                         .map(|(name, value)| format!("{name} {value}"))
                         .collect();
-                    return Err(self.other(theirs.join(", "), identity));
+                    return Err(self.other(found.join(", "), identity));
                 };
                 self.failed += u64::from(fields.last().is_some_and(|error| !error.is_empty()));
                 self.done.insert(now);
                 moved |= !same;
-                fields.splice(..ours.len(), identity.fields(now, &values));
+                fields.splice(..expected.len(), identity.fields(now, &values));
             }
             text.extend(line(&fields).map_err(io)?);
         }

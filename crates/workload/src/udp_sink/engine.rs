@@ -120,11 +120,11 @@ impl UdpSink {
         let Arrivals::Fixed { per_second } = arrivals else {
             return Err(BenchError::Usage(CORNER_HAS_NO_WIRE.to_owned()));
         };
-        let ((here, queue), namespace) = queues(wire, trial.options)?;
+        let ((queues, queue), namespace) = queues(wire, trial.options)?;
         let period = (1e9 / per_second).round().max(1.0) as Ns;
         let cpu = ClientCpu::beside_queue(trial.options.placement());
         let sender = Sender { queue, period, port: PORT, payload: PAYLOAD, cpu };
-        Ok((here, Source::Remote(sender), namespace))
+        Ok((queues, Source::Remote(sender), namespace))
     }
 }
 

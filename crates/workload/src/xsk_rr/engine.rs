@@ -116,11 +116,11 @@ impl Live for XskRr {
                 (Box::new(queue) as Box<dyn PacketQueue>, Source::Internal(control), None)
             }
             Some(wire) => {
-                let ((here, queue), namespace) = queues(wire, options)?;
+                let ((queues, queue), namespace) = queues(wire, options)?;
                 let cpu = client_cpu(options, true);
                 let period = pace.period;
                 let sender = Sender { queue, period, port: UDP_PORT, payload: PAYLOAD, cpu };
-                (here, Source::Remote(sender), namespace)
+                (queues, Source::Remote(sender), namespace)
             }
         };
         let serving = Serving::start(trial.policy, placement, vec![queue], 0)?;

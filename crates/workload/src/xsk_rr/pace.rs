@@ -83,15 +83,15 @@ mod tests {
 
     #[test]
     fn a_pace_whose_name_is_not_its_rate_says_so() {
-        let told = |paces: &[Pace]| notes(paces).join("\n");
+        let text = |paces: &[Pace]| notes(paces).join("\n");
         assert_eq!(
-            told(&PACES[..1]),
+            text(&PACES[..1]),
             "12000/s is the document's name for a period of 80 us (12500/s)"
         );
-        assert_eq!(told(&PACES).matches("12000/s is").count(), 1, "once for both");
-        assert!(told(&PACES[1..2]).contains("75-97 % load"));
+        assert_eq!(text(&PACES).matches("12000/s is").count(), 1, "once for both");
+        assert!(text(&PACES[1..2]).contains("75-97 % load"));
         let own = Pace { name: 12_000, period: 83_333, delay: u64::MAX };
-        assert_eq!(told(&[own]), "", "as it was asked for");
+        assert_eq!(text(&[own]), "", "as it was asked for");
     }
 
     #[test]

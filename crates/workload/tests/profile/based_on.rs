@@ -21,8 +21,10 @@ fn a_profile_that_is_based_on_another_states_only_what_differs() {
     let own = mine.constants().filter(|it| !it.inherited).map(|it| it.key.path());
     assert_eq!(own.collect::<Vec<_>>(), ["processor.frequency", "nic.ring"]);
     assert_eq!((mine.count("nic.ring"), mine.get("processor.frequency")), (512, 1e9));
-    for (here, there) in mine.constants().zip(base.constants()).filter(|(here, _)| here.inherited) {
-        assert_eq!((here.key, &here.origin), (there.key, &there.origin));
+    for (derived, original) in
+        mine.constants().zip(base.constants()).filter(|(derived, _)| derived.inherited)
+    {
+        assert_eq!((derived.key, &derived.origin), (original.key, &original.origin));
     }
     assert!(mine.has("memcached") && mine.fitted().count() > 0, "its workloads and ranges, too");
     assert_eq!(mine.fitted_here().count(), 0);
@@ -33,22 +35,22 @@ fn a_profile_that_is_based_on_another_states_only_what_differs() {
 
 #[test]
 fn what_is_wrong_with_a_base_or_beside_it_is_said_with_its_line() {
-    let says = |from: &str, to: &str| {
+    let refusal = |from: &str, to: &str| {
         assert!(BASED.contains(from));
         Profile::parse(schema(), &BASED.replace(from, to), "mine.toml").unwrap_err().to_string()
     };
-    let unknown = says("epyc-7662", "epyc-7661");
+    let unknown = refusal("epyc-7662", "epyc-7661");
     assert!(
         unknown.contains("mine.toml:4: based-on: no built-in profile is called 'epyc-7661'"),
         "{unknown}"
     );
     assert!(unknown.contains("did you mean 'epyc-7662'?"), "{unknown}");
     assert!(!unknown.contains("the section is missing"), "one mistake: {unknown}");
-    assert!(says("\"epyc-7662\"", "7").contains("based-on"));
-    assert!(says("about", "abut").contains("about"));
-    assert!(says("ring = ", "rin = ").contains("nic.rin"));
+    assert!(refusal("\"epyc-7662\"", "7").contains("based-on"));
+    assert!(refusal("about", "abut").contains("about"));
+    assert!(refusal("ring = ", "rin = ").contains("nic.rin"));
     // The base's values must also be consistent; an error is reported at the line that names the base.
-    let queues = says("frequency = { value = \"1 GHz\"", "cpus = { value = 1");
+    let queues = refusal("frequency = { value = \"1 GHz\"", "cpus = { value = 1");
     assert!(queues.contains("mine.toml:4: nic.queues"), "{queues}");
 }
 
@@ -59,19 +61,19 @@ fn a_whole_profile_is_written_as_a_file_that_needs_no_other() {
     };
     for name in Profile::names() {
         let profile = Profile::named(schema(), name).expect("built in");
-        let again = Profile::parse(schema(), &profile.to_toml(), name).expect("its own text");
-        assert_eq!((again.name(), again.about()), (profile.name(), profile.about()));
-        assert_eq!(values(&again), values(&profile), "{name}");
+        let reread = Profile::parse(schema(), &profile.to_toml(), name).expect("its own text");
+        assert_eq!((reread.name(), reread.about()), (profile.name(), profile.about()));
+        assert_eq!(values(&reread), values(&profile), "{name}");
         let origins = |profile: &Profile| -> Vec<String> {
             profile.constants().map(|it| format!("{:?} {:?}", it.origin, it.note)).collect()
         };
-        assert_eq!(origins(&again), origins(&profile), "{name}");
+        assert_eq!(origins(&reread), origins(&profile), "{name}");
     }
     let mut mine = Profile::parse(schema(), BASED, "mine.toml").expect("nothing is wrong");
     let text = mine.to_toml();
     assert!(text.contains("# inherited from epyc-7662") && !text.contains("based-on"), "{text}");
-    let again = Profile::parse(schema(), &text, "all.toml").expect("its own text");
-    assert_eq!((values(&again), again.based_on()), (values(&mine), None));
+    let reread = Profile::parse(schema(), &text, "all.toml").expect("its own text");
+    assert_eq!((values(&reread), reread.based_on()), (values(&mine), None));
     mine.set_text("cost.poll=555ns").expect("in its range");
     assert_eq!(
         Profile::parse(schema(), &mine.to_toml(), "").expect("its own text").time("cost.poll"),
@@ -116,10 +118,13 @@ fn what_was_measured_is_written_on_top_of_a_built_in_profile_and_read_back() {
     assert_eq!(range("cost.poll"), Some((123.5, 140.0)), "a range holds its value");
     assert_eq!(range("memcached.client-slow"), Some((0.0, 1.0)), "and keeps to the key's limits");
 
-    let said = |constants| draft(constants).to_toml(schema()).expect_err("refused").to_string();
+    let refusal = |constants| draft(constants).to_toml(schema()).expect_err("refused").to_string();
     let one = || written("cost.poll", 1.0, None);
-    assert!(said(vec![one(), one()]).contains("twice"));
-    assert!(said(vec![written("cost.polls", 1.0, None)]).contains("cost.polls"));
-    assert!(said(vec![written("cost.poll", f64::NAN, None)]).contains("cost.poll"));
-    assert!(said(vec![written("processor.cpus", 2.0, None)]).contains("8"), "8 queues on 2 CPUs");
+    assert!(refusal(vec![one(), one()]).contains("twice"));
+    assert!(refusal(vec![written("cost.polls", 1.0, None)]).contains("cost.polls"));
+    assert!(refusal(vec![written("cost.poll", f64::NAN, None)]).contains("cost.poll"));
+    assert!(
+        refusal(vec![written("processor.cpus", 2.0, None)]).contains("8"),
+        "8 queues on 2 CPUs"
+    );
 }

@@ -58,14 +58,14 @@ fn read(text: &str) -> Profile {
 }
 
 /// The error message for a text.
-fn says(text: &str) -> String {
+fn refusal(text: &str) -> String {
     Profile::parse(schema(), text, "test.toml").expect_err("a mistake").to_string()
 }
 
 /// The error message for one constant of the sample, without its position, which is checked here.
 fn about(path: &str, constant: &str) -> String {
     let (text, line) = with(path, constant);
-    let error = says(&text);
+    let error = refusal(&text);
     let place = format!("test.toml:{line}: {path}");
     let rest = error.strip_prefix(&place).unwrap_or_else(|| panic!("{place} ... is not {error:?}"));
     assert!(!rest.contains('\n'), "one mistake, one message: {error}");
@@ -106,9 +106,9 @@ fn a_constant_may_be_a_table_of_its_own_and_carry_a_note() {
     assert_eq!(stated("oracle.send"), (5_000.0, Some("includes the copy".to_string())));
     // A table of its own ends its section, so it is placed at the end of the text.
     let (text, _) = with("oracle.send", "{}");
-    let apart = text.replace("send = {}\n", "");
-    let apart = format!("{apart}[oracle.send]\nvalue = \"5us\"\nsource = \"x\"\n");
-    assert_eq!(read(&apart).time("oracle.send"), 5_000);
+    let separate = text.replace("send = {}\n", "");
+    let separate = format!("{separate}[oracle.send]\nvalue = \"5us\"\nsource = \"x\"\n");
+    assert_eq!(read(&separate).time("oracle.send"), 5_000);
 }
 
 #[test]

@@ -26,8 +26,8 @@ fn an_assumed_constant_says_why_and_may_have_a_range() {
         let text = format!("{:?}", stated.origin);
         (text, all.iter().map(|it| (it.low, it.high)).collect::<Vec<_>>())
     };
-    let (said, ranges) = origin("{ value = \"100 ns\", assumed = \"as others\" }");
-    assert_eq!(said, "Assumed { why: \"as others\", range: None }");
+    let (shown, ranges) = origin("{ value = \"100 ns\", assumed = \"as others\" }");
+    assert_eq!(shown, "Assumed { why: \"as others\", range: None }");
     assert_eq!(ranges, [(80.0, 120.0)], "20 % where nobody says more");
     let (_, ranges) =
         origin("{ value = \"100 ns\", assumed = \"as others\", range = [\"90 ns\", \"1 us\"] }");
@@ -46,9 +46,9 @@ fn an_assumed_constant_says_why_and_may_have_a_range() {
 fn a_draw_changes_what_is_uncertain_within_its_range_and_nothing_else() {
     for name in Profile::names() {
         let profile = Profile::named(schema(), name).unwrap();
-        let (one, again, other) = (profile.drawn(7), profile.drawn(7), profile.drawn(8));
+        let (one, repeated, other) = (profile.drawn(7), profile.drawn(7), profile.drawn(8));
         let (one, other) = (one.unwrap(), other.unwrap());
-        assert_eq!(one, again.unwrap(), "{name}: a seed draws the same");
+        assert_eq!(one, repeated.unwrap(), "{name}: a seed draws the same");
         assert_ne!(one, other, "{name}");
         let ranges: Vec<_> = profile.uncertain().collect();
         assert!(!ranges.is_empty());
@@ -66,54 +66,54 @@ fn a_draw_changes_what_is_uncertain_within_its_range_and_nothing_else() {
 
 #[test]
 fn a_constant_says_where_it_is_from_exactly_once() {
-    let said = |constant: &str| about("cost.poll", constant);
+    let message = |constant: &str| about("cost.poll", constant);
     assert_eq!(
-        said("{ value = \"1 ns\" }"),
+        message("{ value = \"1 ns\" }"),
         "neither source nor fitted nor assumed; say where the value comes from, that it was fitted, or \
          why it is assumed"
     );
     let both = "{ value = \"1 ns\", source = \"x\", fitted = true, range = [\"1 ns\", \"2 ns\"] }";
-    assert_eq!(said(both), "a constant has only one of source, fitted and assumed");
+    assert_eq!(message(both), "a constant has only one of source, fitted and assumed");
     let both = "{ value = \"1 ns\", source = \"x\", assumed = \"y\" }";
-    assert_eq!(said(both), "a constant has only one of source, fitted and assumed");
+    assert_eq!(message(both), "a constant has only one of source, fitted and assumed");
     assert_eq!(
-        said("{ value = \"1 ns\", source = \"\" }"),
+        message("{ value = \"1 ns\", source = \"\" }"),
         ".source: this has to be a text that says something"
     );
     assert_eq!(
-        said("{ value = \"1 ns\", fitted = true }"),
+        message("{ value = \"1 ns\", fitted = true }"),
         "a fitted constant needs range = [..., ...], the bounds of the fit"
     );
     assert_eq!(
-        said("{ value = \"1 ns\", fitted = false, range = [\"1 ns\", \"2 ns\"] }"),
+        message("{ value = \"1 ns\", fitted = false, range = [\"1 ns\", \"2 ns\"] }"),
         ".fitted: write fitted = true, or leave it out"
     );
-    assert!(said("\"350 ns\"").starts_with("a constant is written as {"));
+    assert!(message("\"350 ns\"").starts_with("a constant is written as {"));
     assert!(
-        said("{ source = \"x\" }").starts_with("the value is missing; give it a number with ns")
+        message("{ source = \"x\" }").starts_with("the value is missing; give it a number with ns")
     );
 }
 
 #[test]
 fn a_fitted_value_lies_in_its_range() {
-    let said = |value: &str, range: &str| {
+    let message = |value: &str, range: &str| {
         about("cost.poll", &format!("{{ value = \"{value}\", fitted = true, range = [{range}] }}"))
     };
     assert_eq!(
-        said("1 us", "\"100 ns\", \"900 ns\""),
+        message("1 us", "\"100 ns\", \"900 ns\""),
         "1 us is outside of its range, 100 ns to 900 ns; change the value or the range"
     );
-    assert!(said("99 ns", "\"100 ns\", \"900 ns\"").starts_with("99 ns is outside"));
+    assert!(message("99 ns", "\"100 ns\", \"900 ns\"").starts_with("99 ns is outside"));
     assert_eq!(
-        said("1 ns", "\"2 ns\", \"1 ns\""),
+        message("1 ns", "\"2 ns\", \"1 ns\""),
         ".range: the larger end stands first; swap them"
     );
     assert_eq!(
-        said("1 ns", "\"1 ns\""),
+        message("1 ns", "\"1 ns\""),
         ".range: a range is a list of two values, the smaller one first"
     );
-    assert!(said("1 ns", "\"-1 ns\", \"2 ns\"").starts_with(".range: -1 ns is negative"));
-    assert!(said("1 ns", "\"0 ns\", \"2 B\"").starts_with(".range: the unit 'B' does not fit"));
+    assert!(message("1 ns", "\"-1 ns\", \"2 ns\"").starts_with(".range: -1 ns is negative"));
+    assert!(message("1 ns", "\"0 ns\", \"2 B\"").starts_with(".range: the unit 'B' does not fit"));
     let edges = "{ value = \"900 ns\", fitted = true, range = [\"0.1 us\", \"900 ns\"] }";
     let profile = read(&with("cost.poll", edges).0);
     let fitted: Vec<_> = profile.fitted().map(|(key, range)| (key.path(), range)).collect();

@@ -99,7 +99,7 @@ fn a_request_is_followed_from_the_wire_to_its_reader() {
         }
         let mut read = 0;
         for events in by_id.values() {
-            let said: Vec<_> = events
+            let names: Vec<_> = events
                 .iter()
                 .map(|it| format!("{}{}", it["ph"].as_str().unwrap(), it["name"]))
                 .collect();
@@ -107,10 +107,10 @@ fn a_request_is_followed_from_the_wire_to_its_reader() {
                 read += 1;
                 let stages = ["wire", "ring", "socket"]
                     .map(|it| [format!("b\"{it}\""), format!("e\"{it}\"")]);
-                assert_eq!(said[1..said.len() - 1], stages.concat(), "{policy}");
+                assert_eq!(names[1..names.len() - 1], stages.concat(), "{policy}");
             }
             assert_eq!(
-                (&*said[0], said.last().unwrap().as_str()),
+                (&*names[0], names.last().unwrap().as_str()),
                 ("b\"request\"", "e\"request\"")
             );
             for pair in events[1..events.len() - 1].windows(2) {

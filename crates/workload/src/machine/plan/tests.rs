@@ -70,9 +70,9 @@ fn what_of_a_policy_takes_no_part_is_told_of_those_that_ran() {
 
 #[test]
 fn interrupts_of_both_kinds_are_told_where_the_card_raises_both() {
-    let told = |notes: Vec<String>| notes.iter().any(|note| note.contains("nic.tx-interrupts"));
-    assert!(told(notes("flood-ping", "flood", "base")));
-    assert!(!told(notes("udp-sink", "5000", "base")));
+    let noted = |notes: Vec<String>| notes.iter().any(|note| note.contains("nic.tx-interrupts"));
+    assert!(noted(notes("flood-ping", "flood", "base")));
+    assert!(!noted(notes("udp-sink", "5000", "base")));
 }
 
 #[test]
@@ -107,8 +107,8 @@ fn a_run_that_was_interrupted_goes_on_to_the_same_bytes() {
             let Err(PlanError::Interrupted { report: Some(report), .. }) = error else {
                 panic!("{error:?}")
             };
-            let there: usize = report.rows.iter().map(|it| it.repetitions.len()).sum();
-            assert_eq!(there, kept, "nothing has begun");
+            let repetitions: usize = report.rows.iter().map(|it| it.repetitions.len()).sum();
+            assert_eq!(repetitions, kept, "nothing has begun");
         }
         drop(partial);
         let mut partial = begin().resume(&path).unwrap();
@@ -174,14 +174,14 @@ fn a_p99_that_a_draw_does_not_tell_is_the_larger_and_two_of_them_keep_no_order()
     let base = row(0, &[Some(10), Some(10), Some(10), None, None, Some(10)]);
     // The last draw failed.
     let threaded = row(1, &[Some(20), Some(20), None, Some(20), None]);
-    let told = plan.uncertainty(&[base, threaded]);
-    let [orders] = &told.orders[..] else { panic!("{told:?}") };
-    assert_eq!((told.draws, orders.pairs, orders.kept), (6, 1, 3.0 / 5.0));
+    let uncertainty = plan.uncertainty(&[base, threaded]);
+    let [orders] = &uncertainty.orders[..] else { panic!("{uncertainty:?}") };
+    assert_eq!((uncertainty.draws, orders.pairs, orders.kept), (6, 1, 3.0 / 5.0));
     // The clearest case: in most draws, the p99 of one policy is unknown.
     let base = row(0, &[Some(10), Some(10), Some(10), Some(10), Some(10), Some(10)]);
     let lost = row(1, &[None, None, None, Some(20), None, None]);
-    let told = plan.uncertainty(&[base, lost.clone()]);
-    let [orders] = &told.orders[..] else { panic!("{told:?}") };
+    let uncertainty = plan.uncertainty(&[base, lost.clone()]);
+    let [orders] = &uncertainty.orders[..] else { panic!("{uncertainty:?}") };
     assert_eq!((orders.pairs, orders.kept, orders.untold.len()), (1, 1.0, 0));
     let same = row(0, &[None; 6]);
     assert!(plan.uncertainty(&[same, lost]).orders.is_empty(), "which of two is longer");
@@ -195,6 +195,6 @@ fn a_draw_is_the_same_for_all_policies_and_says_which_orders_are_left() {
         serde_json::from_value(report.extra["uncertainty"].clone()).unwrap();
     assert_eq!(uncertainty.draws, 4);
     assert!(report.notes.iter().any(|note| note.starts_with("4 draws of all fitted")));
-    let again = Plan { jobs: NonZeroUsize::new(1), ..drawn }.run(Progress::hidden).unwrap();
-    assert_eq!(serde_json::to_value(&again).unwrap(), serde_json::to_value(&report).unwrap());
+    let second = Plan { jobs: NonZeroUsize::new(1), ..drawn }.run(Progress::hidden).unwrap();
+    assert_eq!(serde_json::to_value(&second).unwrap(), serde_json::to_value(&report).unwrap());
 }

@@ -37,8 +37,8 @@ fn the_shards_of_a_sweep_make_the_bytes_of_one_run() {
         let merged = merge(&files, &out).unwrap();
         assert_eq!(merged, Merged { points: 32, failed: 0 });
         assert_eq!(fs::read(&out).unwrap(), fs::read(folder.file()).unwrap(), "{count} shards");
-        let again = merge(&files, &out).unwrap_err().to_string();
-        assert!(again.contains("is there already"), "{again}");
+        let refusal = merge(&files, &out).unwrap_err().to_string();
+        assert!(refusal.contains("is there already"), "{refusal}");
         // The file of the whole sweep and that of a shard agree.
         fs::remove_file(&out).unwrap();
         merge(&[folder.file(), files[0].clone()], &out).unwrap();
@@ -83,31 +83,34 @@ fn what_is_missing_is_named_with_its_shard() {
 #[test]
 fn what_does_not_fit_together_is_refused_with_what_differs() {
     let folder = Folder::new("merge-other");
-    let ours = sweep(VARY);
-    let first = shards(&folder, &ours, 2).swap_remove(0);
+    let own = sweep(VARY);
+    let first = shards(&folder, &own, 2).swap_remove(0);
     let set = |text: &str| {
-        let mut profile = ours.profile.clone();
+        let mut profile = own.profile.clone();
         profile.set_text(text).unwrap();
         profile
     };
-    let again = |vary: &[&str]| Sweep { axes: sweep(vary).axes, ..ours.clone() };
+    let revaried = |vary: &[&str]| Sweep { axes: sweep(vary).axes, ..own.clone() };
     let grown = [&VARY[..4], &["seed=1..3"]].concat();
     let more = [VARY, &["nic.ring=512"]].concat();
-    for (other, says) in [
-        (Sweep { version: "napkin 2".into(), ..ours.clone() }, "version is napkin 1"),
-        (Sweep { window: 11_000_000, ..ours.clone() }, "the window, the warm-up or a constant"),
-        (Sweep { warm_up: 2_000_000, ..ours.clone() }, "the window, the warm-up or a constant"),
-        (Sweep { profile: set("cost.poll=3us"), ..ours.clone() }, "or a constant of the profile"),
-        (Sweep { seed: 9, ..again(&VARY[..4]) }, "sweep is "),
-        (again(&grown), "what is varied differs"),
-        (again(&more), "only the second has the columns nic.ring"),
+    for (other, message) in [
+        (Sweep { version: "napkin 2".into(), ..own.clone() }, "version is napkin 1"),
+        (Sweep { window: 11_000_000, ..own.clone() }, "the window, the warm-up or a constant"),
+        (Sweep { warm_up: 2_000_000, ..own.clone() }, "the window, the warm-up or a constant"),
+        (Sweep { profile: set("cost.poll=3us"), ..own.clone() }, "or a constant of the profile"),
+        (Sweep { seed: 9, ..revaried(&VARY[..4]) }, "sweep is "),
+        (revaried(&grown), "what is varied differs"),
+        (revaried(&more), "only the second has the columns nic.ring"),
     ] {
         let path = folder.0.join("other.csv");
         let _ = fs::remove_file(&path);
         let other = Sweep { shard: "2/2".parse().ok(), ..other };
         other.run(&path, false, &Interrupt::default(), |_| ()).unwrap();
         let text = refused(&[first.clone(), path], &folder);
-        assert!(text.contains("do not fit together") && text.contains(says), "{says}: {text}");
+        assert!(
+            text.contains("do not fit together") && text.contains(message),
+            "{message}: {text}"
+        );
     }
 }
 

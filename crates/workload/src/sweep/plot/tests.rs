@@ -67,15 +67,15 @@ fn each_policy_is_a_line_over_the_loads_with_the_range_of_its_seeds() {
 #[test]
 fn a_column_that_is_none_is_refused_with_those_that_there_are() {
     let folder = swept("plot-columns", &["load=5000,20000"]);
-    let says = |x: &str, y: &str, by: &str| plot(&folder, x, y, &[by]).unwrap_err();
-    let wrong = says("lod", "p99", "policy");
+    let refusal = |x: &str, y: &str, by: &str| plot(&folder, x, y, &[by]).unwrap_err();
+    let wrong = refusal("lod", "p99", "policy");
     assert!(wrong.starts_with("--x lod: ") && wrong.contains("did you mean 'load'?"), "{wrong}");
     assert!(wrong.ends_with("it is one of: workload, profile, policy, load, seed"), "{wrong}");
-    let wrong = says("load", "p98", "policy");
+    let wrong = refusal("load", "p98", "policy");
     assert!(wrong.starts_with("--y p98: ") && wrong.contains("latency_p99_ns, "), "{wrong}");
     assert!(!wrong.contains("policy,") && !wrong.ends_with("error"), "{wrong}");
-    assert!(says("load", "p99", "latency_p99_ns").starts_with("--by latency_p99_ns: "));
-    assert!(says("load", "load", "policy").starts_with("--y load: "), "no figure");
+    assert!(refusal("load", "p99", "latency_p99_ns").starts_with("--by latency_p99_ns: "));
+    assert!(refusal("load", "load", "policy").starts_with("--y load: "), "no figure");
 }
 
 #[test]

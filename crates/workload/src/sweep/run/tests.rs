@@ -133,7 +133,7 @@ fn a_sweep_of_nothing_or_of_billions_is_refused() {
 #[test]
 fn values_that_make_no_sense_are_refused_before_anything_runs() {
     let folder = Folder::new("wrong");
-    for (vary, says) in [
+    for (vary, message) in [
         ("policy=bse", "did you mean 'base'"),
         ("gro-flush-timeout=banana", "gro-flush-timeout"),
         ("load=0", "a load of 0"),
@@ -142,7 +142,7 @@ fn values_that_make_no_sense_are_refused_before_anything_runs() {
         ("cost.poll=1 GHz", "cost.poll"),
     ] {
         let error = run(&sweep(&[vary]), &folder.file(), false).unwrap_err();
-        assert!(error.to_string().contains(says), "{vary}: {error}");
+        assert!(error.to_string().contains(message), "{vary}: {error}");
         assert!(error.is_usage() && !folder.file().exists());
     }
 }
@@ -242,9 +242,9 @@ fn a_sweep_with_more_values_goes_on_with_the_points_that_are_there() {
         run(&more, &folder.file(), false).unwrap();
         let whole = fs::read(folder.file()).unwrap();
         fs::remove_file(folder.file()).unwrap();
-        let there = run(&less, &folder.file(), false).unwrap().points;
+        let points = run(&less, &folder.file(), false).unwrap().points;
         let totals = run(&more, &folder.file(), true).unwrap();
-        assert!(there > 0 && totals.resumed == there && totals.points > there, "{totals:?}");
+        assert!(points > 0 && totals.resumed == points && totals.points > points, "{totals:?}");
         assert_eq!(fs::read(folder.file()).unwrap(), whole);
         // Not in the other direction: points would be lost.
         assert!(run(&less, &folder.file(), true).is_err());
