@@ -26,12 +26,12 @@ struct Ring {
 
 impl Backlog {
     /// Rings for `here` connections of a client that has `all` in total.
-    pub(super) fn new(here: usize, all: usize) -> Backlog {
+    pub(super) fn new(connections: usize, all: usize) -> Backlog {
         let each = bound(all);
         Backlog {
-            due: vec![0; here * each].into(),
+            due: vec![0; connections * each].into(),
             each,
-            rings: vec![Ring::default(); here].into(),
+            rings: vec![Ring::default(); connections].into(),
         }
     }
 

@@ -210,8 +210,8 @@ mod tests {
             (Config { load: open(f64::INFINITY), ..good.clone() }, "inf"),
             (Config { answer_timeout: Duration::ZERO, ..good }, "not 0"),
         ] {
-            let told = wrong.check().expect_err(named).to_string();
-            assert!(told.contains(named), "{told}");
+            let message = wrong.check().expect_err(named).to_string();
+            assert!(message.contains(named), "{message}");
         }
     }
 }

@@ -88,7 +88,7 @@ const HELLO: &[u8; 20] = b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0";
 pub(super) struct Replies {
     head: [u8; GREETING],
     /// Bytes of the head received so far.
-    came: usize,
+    received: usize,
     /// Bytes of a read's data still to come behind the head.
     left: usize,
 }
@@ -106,11 +106,11 @@ impl Replies {
         bytes: &[u8],
     ) -> Result<(usize, Option<Answer>), Fault> {
         let length = if what == NbdRequest::Hello { GREETING } else { REPLY };
-        let head = bytes.len().min(length - self.came.min(length));
+        let head = bytes.len().min(length - self.received.min(length));
         if head > 0 {
-            self.head[self.came..self.came + head].copy_from_slice(&bytes[..head]);
-            self.came += head;
-            if self.came < length {
+            self.head[self.received..self.received + head].copy_from_slice(&bytes[..head]);
+            self.received += head;
+            if self.received < length {
                 return Ok((head, None));
             }
             match self.judge(disk, what)? {
@@ -124,12 +124,12 @@ impl Replies {
         }
         let data = self.left.min(bytes.len() - head);
         self.left -= data;
-        let whole = self.came == length && self.left == 0;
+        let whole = self.received == length && self.left == 0;
         Ok((head + data, whole.then(|| self.end(Answer::Bytes))))
     }
 
     fn end(&mut self, answer: Answer) -> Answer {
-        (self.came, self.left) = (0, 0);
+        (self.received, self.left) = (0, 0);
         answer
     }
 
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn answers_are_read_wherever_they_are_cut_and_nothing_beyond() {
         let read = NbdRequest::Read { place: 0 };
-        for (what, answer, said) in [
+        for (what, answer, answered) in [
             (NbdRequest::Hello, greeting(1 << 20), Answer::Bytes),
             (read, [reply(0), vec![9; 4_096]].concat(), Answer::Bytes),
             (NbdRequest::Write { place: 0 }, reply(0), Answer::Bytes),
@@ -200,7 +200,7 @@ mod tests {
                 // Bytes behind the reply are not consumed.
                 let rest = [&answer[cut..], b"more"].concat();
                 let end = replies.feed(&DISK, what, &rest);
-                assert_eq!(end, Ok((answer.len() - cut, Some(said))), "{what:?} cut at {cut}");
+                assert_eq!(end, Ok((answer.len() - cut, Some(answered))), "{what:?} cut at {cut}");
             }
         }
     }

@@ -125,7 +125,7 @@ impl EmbeddedWorker {
     ) -> Result<EmbeddedWorker, ClientError> {
         let server = common.config.address;
         let Host { queue, addresses, first_port } = host;
-        let here = streams.len();
+        let connections = streams.len();
         let stack = Stack::new(addresses);
         let input = Input::new(Arc::clone(&stack), NAPI_ID, queue.transmitter());
         let buffers = match common.config.asks {
@@ -137,7 +137,7 @@ impl EmbeddedWorker {
             },
             RequestKind::Records | RequestKind::Fill | RequestKind::Echo(_) => TcpLimits::DEFAULT,
         };
-        let limits = TcpLimits { connections: here, half_open: here, ..buffers };
+        let limits = TcpLimits { connections, half_open: connections, ..buffers };
         // Cannot be in use: a new stack has no other worker.
         let tcp = stack.open_tcp(None, limits).map_err(io::Error::other);
         let mut tcp = tcp.map_err(|source| ClientError::Os { what: "opening TCP", source })?;
@@ -145,7 +145,7 @@ impl EmbeddedWorker {
         let output = Vec::with_capacity(common.records.longest_request());
         let application = Application {
             generator: Generator::new(common, streams),
-            places: HashMap::with_capacity(here),
+            places: HashMap::with_capacity(connections),
             opened: 0,
             lost: None,
             closing: false,
@@ -153,10 +153,11 @@ impl EmbeddedWorker {
             output,
         };
         let frames = Vec::with_capacity(BATCH);
-        let flows = Vec::with_capacity(here);
+        let flows = Vec::with_capacity(connections);
         let mut worker =
             EmbeddedWorker { commands, wake, queue, input, tcp, application, flows, frames };
-        let made = worker.resolve_server(&stack, server).and_then(|()| worker.open(here, server));
+        let made =
+            worker.resolve_server(&stack, server).and_then(|()| worker.open(connections, server));
         match made {
             Ok(()) => Ok(worker),
             Err(error) => {
@@ -171,17 +172,17 @@ impl EmbeddedWorker {
     fn resolve_server(&mut self, stack: &Stack, server: SocketAddr) -> Result<(), ClientError> {
         /// Interval between two requests, in nanoseconds.
         const AGAIN: u64 = 100_000_000;
-        let (deadline, mut again) = (self.deadline(), 0);
+        let (deadline, mut next_try) = (self.deadline(), 0);
         while stack.neighbour(server.ip()).is_none() {
             let now = clock::now();
-            if now >= again {
+            if now >= next_try {
                 // A failure is ignored: the queue may take the next request.
                 let _ = stack.resolve(server.ip(), now);
-                again = now + AGAIN;
+                next_try = now + AGAIN;
             }
             self.step(now);
             self.check_setup(deadline, 0)?;
-            self.wait(again);
+            self.wait(next_try);
         }
         Ok(())
     }
@@ -237,9 +238,9 @@ impl EmbeddedWorker {
     /// Polls, delivers, and processes segments and output. Returns whether there was anything.
     fn step(&mut self, now: u64) -> bool {
         self.queue.poll(BATCH as u16, now, &mut self.frames);
-        let came = !self.frames.is_empty();
+        let received = !self.frames.is_empty();
         self.input.deliver(&mut self.frames, now);
-        self.tcp.step(now, BATCH, &mut self.application) > 0 || came
+        self.tcp.step(now, BATCH, &mut self.application) > 0 || received
     }
 
     /// Waits for the start command, and runs until it is stopped. All connections are reset at the end, after an
@@ -264,12 +265,12 @@ impl EmbeddedWorker {
                     Due::Late => {}
                 }
             }
-            let came = self.step(now);
+            let received = self.step(now);
             if let Some(trouble) = self.application.lost {
                 let address = self.application.generator.common.config.address;
                 return Err(ClientError::Unstable { address, times: 1, last: trouble.name() });
             }
-            if !came {
+            if !received {
                 // Only when nothing came: answers may have waited while this thread did not run.
                 self.application.generator.check_silence()?;
                 self.wait(

@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     fn what_spoils_the_percentiles_is_said() {
-        let said = |spoil: fn(&mut Tally), word: &str| {
+        let noted = |spoil: fn(&mut Tally), word: &str| {
             let mut tally = tally(1, &[1]);
             spoil(&mut tally);
             let open = config(Load::Open { per_second: 9.0 });
@@ -400,15 +400,15 @@ mod tests {
             assert_eq!(notes.len(), 1, "{notes:?}");
             assert!(notes[0].contains(word), "{notes:?}");
         };
-        said(|tally| tally.counts.abandoned = 3, "3 requests were never sent, because 256");
-        said(|tally| tally.counts.misses = 1, "found nothing");
+        noted(|tally| tally.counts.abandoned = 3, "3 requests were never sent, because 256");
+        noted(|tally| tally.counts.misses = 1, "found nothing");
         // The oldest has waited less than the longest answer took.
-        said(
+        noted(
             |tally| tally.counts.backlog = 1,
             "1 requests had no answer at the window's end, 1 of",
         );
-        said(|tally| tally.counts.behind = true, "cannot keep up");
-        said(|tally| tally.send_delay.record(2_000), "it sleeps, and sent 2.0 us (p50)");
+        noted(|tally| tally.counts.behind = true, "cannot keep up");
+        noted(|tally| tally.send_delay.record(2_000), "it sleeps, and sent 2.0 us (p50)");
         let figures = ClientFigures::of(&[tally(1, &[1])], &config(Load::Closed), 256);
         assert!(figures.notes[0].contains("closed loop"), "{figures:?}");
     }

@@ -80,19 +80,20 @@ pub(super) struct Generator {
 impl Generator {
     /// Creates the state for established connections, one for each of the streams.
     pub(super) fn new(common: Arc<Common>, streams: Vec<Streams>) -> Generator {
-        let here = streams.len();
-        let (mut sessions, mut schedules) = (Vec::with_capacity(here), Vec::with_capacity(here));
+        let connections = streams.len();
+        let (mut sessions, mut schedules) =
+            (Vec::with_capacity(connections), Vec::with_capacity(connections));
         for Streams { schedule, choice } in streams {
             sessions.push(Session::new(choice));
             schedules.push(schedule);
         }
         let mut generator = Generator {
-            backlog: Backlog::new(here, common.config.connections),
+            backlog: Backlog::new(connections, common.config.connections),
             common,
             sessions,
             streams: schedules,
-            schedules: Vec::with_capacity(here),
-            due: BinaryHeap::with_capacity(here),
+            schedules: Vec::with_capacity(connections),
+            due: BinaryHeap::with_capacity(connections),
             tally: Tally::default(),
             busy: 0,
             last_activity: 0,
@@ -100,7 +101,7 @@ impl Generator {
         };
         if generator.greets() {
             // The server may speak first, as soon as the connection exists.
-            (0..here).for_each(|place| generator.greet(place));
+            (0..connections).for_each(|place| generator.greet(place));
         }
         generator
     }

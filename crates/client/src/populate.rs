@@ -47,7 +47,7 @@ pub fn populate(config: &Config) -> Result<Populated, ClientError> {
 /// record.
 pub fn populate_with_progress(
     config: &Config,
-    mut tell: impl FnMut(u64, u64),
+    mut report: impl FnMut(u64, u64),
 ) -> Result<Populated, ClientError> {
     config.check()?;
     let records = Records::new(config.records, config.seed);
@@ -68,7 +68,7 @@ pub fn populate_with_progress(
             other => return Err(connection.refuses(format!("it answered the sets with {other:?}"))),
         }
         done += some.len() as u64;
-        tell(done, total);
+        report(done, total);
     }
     let (mut kept, mut bytes) = (0, 0);
     for some in all.chunks(GETS_AT_ONCE) {
@@ -86,7 +86,7 @@ pub fn populate_with_progress(
             bytes += records.key(*record).len() as u64 + u64::from(size);
         }
         done += some.len() as u64;
-        tell(done, total);
+        report(done, total);
     }
     let (address, records) = (config.address, records.len() as u64);
     if kept != records {

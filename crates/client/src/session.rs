@@ -91,9 +91,9 @@ impl Session {
     /// Prepares a request. Returns whether there is one; there is none once a store is filled.
     pub(super) fn ask(&mut self, common: &Common, intended: u64) -> bool {
         let Common { config, records, turn } = common;
-        let drawn = |choice: &mut Rng, among: u64| {
+        let drawn = |choice: &mut Rng, count: u64| {
             let set = choice.unit() < config.update;
-            (choice.below(among) as usize, set)
+            (choice.below(count) as usize, set)
         };
         let (record, set) = match config.asks {
             RequestKind::Records | RequestKind::Echo(_) => {

@@ -101,8 +101,8 @@ impl Worker {
             .map_err(ClientError::os("timerfd_create"))?;
         watch(&epoll, &timer, TIMER, EventFlags::IN)?;
         watch(&epoll, &*wake, WAKE, EventFlags::IN)?;
-        let here = streams.len();
-        let (mut connections, mut of_each) = (Vec::with_capacity(here), Vec::with_capacity(here));
+        let count = streams.len();
+        let (mut connections, mut of_each) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for (place, (number, streams)) in streams.into_iter().enumerate() {
             let socket = open(address, answer_timeout).map_err(|source| ClientError::Connect {
                 address,
@@ -124,7 +124,7 @@ impl Worker {
             connections,
             input: vec![0; READ].into(),
             output,
-            to_send: Vec::with_capacity(here),
+            to_send: Vec::with_capacity(count),
             lost: 0,
         })
     }

@@ -61,11 +61,11 @@ impl Server {
     /// The same with given addresses.
     fn start_as(behaviour: Behaviour, server: Addresses, addresses: Addresses) -> (Server, Host) {
         let end = || EndConfig { queues: 1, ring: 512, pool: Pool::new(2_048) };
-        let (mut here, mut there) = cable(end(), end()).expect("a cable");
+        let (mut near, mut far) = cable(end(), end()).expect("a cable");
         let stop = Arc::<AtomicBool>::default();
-        let (queue, stopped) = (here.remove(0), Arc::clone(&stop));
+        let (queue, stopped) = (near.remove(0), Arc::clone(&stop));
         let thread = std::thread::spawn(move || serve(queue, server, behaviour, &stopped));
-        let host = Host { queue: Box::new(there.remove(0)), addresses, first_port: None };
+        let host = Host { queue: Box::new(far.remove(0)), addresses, first_port: None };
         (Server { stop, thread: Some(thread) }, host)
     }
 
@@ -96,9 +96,9 @@ fn serve(
     loop {
         let stops = stop.load(Ordering::Acquire);
         let now = clock::now();
-        let came = queue.poll(64, now, &mut frames).any();
+        let received = queue.poll(64, now, &mut frames).any();
         input.deliver(&mut frames, now);
-        if tcp.step(now, 64, &mut behaviour) == 0 && !came {
+        if tcp.step(now, 64, &mut behaviour) == 0 && !received {
             // All that the client sent before it was stopped has arrived.
             if stops {
                 break;
@@ -148,10 +148,10 @@ fn all_connections_ask_in_a_closed_loop_whether_it_sleeps_or_spins() {
 #[test]
 fn a_server_is_found_and_asked_over_ipv6_and_in_a_vlan_as_well() {
     let tagged = |of: Address| Addresses::from(of).in_vlan(100).expect("a VLAN");
-    for (here, there, to) in
+    for (local, remote, to) in
         [(SERVER6.into(), CLIENT6.into(), SERVER6), (tagged(SERVER), tagged(CLIENT), SERVER)]
     {
-        let (server, host) = Server::start_as(Behaviour::Echoes, here, there);
+        let (server, host) = Server::start_as(Behaviour::Echoes, local, remote);
         let config = Config { address: (to.ip, PORT).into(), ..config(PORT) };
         let mut client = Client::embedded(&config, host).expect("it connects");
         assert!(window(&mut client).errors.is_empty());

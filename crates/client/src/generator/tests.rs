@@ -121,10 +121,10 @@ fn what_a_window_s_end_finds_due_long_before_was_late_on_this_side() {
         assert!(counts.late_here <= generator.backlog.len() + counts.abandoned, "{counts:?}");
         (counts.late, counts.late_here)
     };
-    let (late, here) = caught_up(20 * LAG);
-    assert!(here > late / 2 && here < late, "{here} of {late}");
-    let (late, here) = caught_up(LAG / 2);
-    assert!(late > 0 && here == 0, "from one look to the next: {here} of {late}");
+    let (late, due) = caught_up(20 * LAG);
+    assert!(due > late / 2 && due < late, "{due} of {late}");
+    let (late, due) = caught_up(LAG / 2);
+    assert!(late > 0 && due == 0, "from one look to the next: {due} of {late}");
 }
 
 #[test]

@@ -198,8 +198,8 @@ fn a_server_that_is_too_slow_owes_more_and_more_and_it_is_said() {
     };
     assert_eq!((figures.requests, figures.latency_ns), (0, None));
     assert_eq!((figures.backlog, figures.outstanding), (65_536, 1), "it is bounded");
-    let said = |word: &str| figures.notes.iter().any(|note| note.contains(word));
-    assert!(said("never sent") && said("no answer at the window's end"), "{figures:?}");
+    let noted = |word: &str| figures.notes.iter().any(|note| note.contains(word));
+    assert!(noted("never sent") && noted("no answer at the window's end"), "{figures:?}");
     client.stop().expect("it was slow, not dead");
 }
 
