@@ -59,7 +59,7 @@ impl LoadConfig {
     pub fn check(&self) -> Result<(), LoadError> {
         self.check_device()?;
         let wrong = |why: String| Err(LoadError::Usage(why));
-        let ours = self.network.ip;
+        let own = self.network.ip;
         if !self.network.contains(self.to.ip()) {
             return wrong(format!(
                 "{} is not in the network of {}: there are no routers here; give --address one of the \
@@ -68,8 +68,8 @@ impl LoadConfig {
                 self.network
             ));
         }
-        if self.to.ip() == ours {
-            return wrong(format!("{ours} is our own address: give --to another host's"));
+        if self.to.ip() == own {
+            return wrong(format!("{own} is our own address: give --to another host's"));
         }
         if self.to.port() == 0 {
             return wrong("port 0 is not a service's: give --to ADDRESS:PORT".into());
@@ -92,7 +92,7 @@ impl LoadConfig {
             }
         }
         if self.ask != Protocol::Udp {
-            if ours.is_ipv6() {
+            if own.is_ipv6() {
                 return wrong("over IPv6 there are datagrams only: give an IPv4 address".into());
             }
             if !(1..=EPHEMERAL_PORTS).contains(&usize::from(self.flows)) {

@@ -62,7 +62,7 @@ pub enum Event {
 ///
 /// # Errors
 /// An invalid value, a device that cannot be opened, a server that does not answer.
-pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigures, LoadError> {
+pub fn run(config: &LoadConfig, on_event: &mut dyn FnMut(Event)) -> Result<LoadFigures, LoadError> {
     config.check()?;
     // Before any thread is started, so that all of them inherit the mask.
     let signals = Signals::block_termination().map_err(LoadError::Signals)?;
@@ -76,17 +76,17 @@ pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigur
         })
     };
     let device = open()?;
-    tell(Event::Open(device.note.clone()));
+    on_event(Event::Open(device.note.clone()));
     let figures = match config.ask {
         Protocol::Udp => {
             let wire = Wire::new(device.addresses, device.queues);
             let progress = Arc::<Progress>::default();
-            let (theirs, load) = (Arc::clone(&progress), config.clone());
+            let (shared, load) = (Arc::clone(&progress), config.clone());
             let body = move || {
                 sched::pin(None, load.cpu.as_slice())?;
-                datagrams::run(&load, wire, &theirs)
+                datagrams::run(&load, wire, &shared)
             };
-            run_with_progress(body, &progress, &mut sleep, tell)
+            run_with_progress(body, &progress, &mut sleep, on_event)
         }
         Protocol::Tcp | Protocol::Memcached => {
             let mut first = Some(device);
@@ -117,7 +117,7 @@ pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigur
 /// A file that is not a capture or is incomplete, with the offset; a failure to send.
 pub fn replay(
     config: &ReplayConfig,
-    tell: &mut dyn FnMut(Event),
+    on_event: &mut dyn FnMut(Event),
 ) -> Result<ReplayFigures, LoadError> {
     config.check()?;
     let signals = Signals::block_termination().map_err(LoadError::Signals)?;
@@ -128,13 +128,13 @@ pub fn replay(
         networks: vec![config.network],
         ..ServeConfig::default()
     })?;
-    tell(Event::Open(device.note));
+    on_event(Event::Open(device.note));
     let progress = Arc::<Progress>::default();
-    let (theirs, config) = (Arc::clone(&progress), config.clone());
-    let body = move || begun.run(&config, device.queues, &theirs);
+    let (shared, config) = (Arc::clone(&progress), config.clone());
+    let body = move || begun.run(&config, device.queues, &shared);
     let mut signal = None;
     let mut sleep = |time: Duration| wait_for_signal(&signals, time, &mut signal);
-    let figures = run_with_progress(body, &progress, &mut sleep, tell)?;
+    let figures = run_with_progress(body, &progress, &mut sleep, on_event)?;
     signals.discard_pending();
     Ok(ReplayFigures { signal, ..figures })
 }
@@ -142,8 +142,8 @@ pub fn replay(
 /// Sleeps until a terminating signal arrives, at most for `time`. Keeps the first signal in `first`, and returns
 /// whether there was one.
 fn wait_for_signal(signals: &Signals, time: Duration, first: &mut Option<i32>) -> bool {
-    let came = signals.wait(time).map(|came| came.signal);
-    *first = first.or(came);
+    let received = signals.wait(time).map(|received| received.signal);
+    *first = first.or(received);
     first.is_some()
 }
 
@@ -152,7 +152,7 @@ fn run_with_progress<T: Send + 'static>(
     body: impl FnOnce() -> Result<T, LoadError> + Send + 'static,
     progress: &Progress,
     sleep: &mut dyn FnMut(Duration) -> bool,
-    tell: &mut dyn FnMut(Event),
+    on_event: &mut dyn FnMut(Event),
 ) -> Result<T, LoadError> {
     let thread = std::thread::Builder::new().name("load".into()).spawn(body);
     let thread = thread.map_err(LoadError::Thread)?;
@@ -166,7 +166,7 @@ fn run_with_progress<T: Send + 'static>(
         }
         let now = (progress.sent.load(Relaxed), progress.answered.load(Relaxed));
         if !thread.is_finished() && now.0 > 0 {
-            tell(Event::Second { sent: now.0 - before.0, answered: now.1 - before.1 });
+            on_event(Event::Second { sent: now.0 - before.0, answered: now.1 - before.1 });
         }
         before = now;
     }

@@ -151,14 +151,14 @@ impl Pcap {
                 }
                 Err(PcapError::Eof) => return Ok(None),
                 Err(PcapError::Incomplete(_)) => {
-                    let there = self.reader.data().len();
+                    let buffered = self.reader.data().len();
                     if self.reader.refill().is_err() {
                         Problem::Read { at }
-                    } else if there == before && !self.reader.reader_exhausted() {
+                    } else if buffered == before && !self.reader.reader_exhausted() {
                         // The buffer is full, and the block still incomplete.
                         Problem::Long { at }
                     } else {
-                        before = there;
+                        before = buffered;
                         continue;
                     }
                 }
@@ -284,12 +284,12 @@ mod tests {
     }
 
     fn read(bytes: &[u8]) -> Result<Vec<Captured>, String> {
-        let told = |error: PcapFileError| error.to_string();
+        let message = |error: PcapFileError| error.to_string();
         let mut pcap =
-            Pcap::read(Path::new("x"), std::io::Cursor::new(bytes.to_vec())).map_err(told)?;
+            Pcap::read(Path::new("x"), std::io::Cursor::new(bytes.to_vec())).map_err(message)?;
         let mut frames = Vec::new();
         let mut into = [0; 64];
-        while let Some(frame) = pcap.next(&mut into).map_err(told)? {
+        while let Some(frame) = pcap.next(&mut into).map_err(message)? {
             frames.push(frame);
         }
         Ok(frames)
@@ -310,23 +310,23 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_with_its_byte() {
-        let told = |bytes: &[u8]| read(bytes).expect_err("refused");
+        let message = |bytes: &[u8]| read(bytes).expect_err("refused");
         let good = pcap(&[0, 1, 2]);
-        assert!(told(b"").contains("no frame that could be sent"), "{}", told(b""));
-        assert!(told(&[7; 100]).contains("neither pcap nor pcapng"));
-        assert!(told(&good[..good.len() - 1]).contains("begins at byte 176"));
-        assert!(told(&good[..105]).contains("begins at byte 100"));
+        assert!(message(b"").contains("no frame that could be sent"), "{}", message(b""));
+        assert!(message(&[7; 100]).contains("neither pcap nor pcapng"));
+        assert!(message(&good[..good.len() - 1]).contains("begins at byte 176"));
+        assert!(message(&good[..105]).contains("begins at byte 100"));
         let mut long = good.clone();
         long[108..112].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert!(told(&long).contains("at byte 100 is longer than"), "{}", told(&long));
+        assert!(message(&long).contains("at byte 100 is longer than"), "{}", message(&long));
         let mut token_ring = good;
         token_ring[20] = 6;
-        assert!(told(&token_ring).contains("link type 6"));
+        assert!(message(&token_ring).contains("link type 6"));
         let frame = [words(&[3, 0, 0, 60, 60]), vec![0; 60]].concat();
         let stray = [pcapng(), block(6, &frame)].concat();
-        assert!(told(&stray).contains("interface 3, which"), "{}", told(&stray));
+        assert!(message(&stray).contains("interface 3, which"), "{}", message(&stray));
         let torn = [pcapng(), vec![6, 0, 0, 0, 7, 0, 0, 0, 1, 1, 1, 1]].concat();
-        assert!(told(&torn).contains(&format!("byte {}", pcapng().len())), "{}", told(&torn));
+        assert!(message(&torn).contains(&format!("byte {}", pcapng().len())), "{}", message(&torn));
     }
 
     proptest! {

@@ -174,7 +174,7 @@ fn read(
 ) -> Result<Read, PcapFileError> {
     // As many buffers as can be in use, so one is always available.
     let pool = Pool::new(AHEAD + 2 * BATCH + 2);
-    let mut told = Read::default();
+    let mut read = Read::default();
     let (mut number, mut base): (u64, Ns) = (0, 0);
     for round in 0..config.times {
         if round > 0 {
@@ -182,17 +182,17 @@ fn read(
         }
         let (mut first, mut last, mut of_round) = (None, base, 0u64);
         loop {
-            let Some(mut frame) = pool.take() else { return Ok(told) };
+            let Some(mut frame) = pool.take() else { return Ok(read) };
             let Some(captured) = pcap.next(frame.buffer())? else { break };
             if captured.length > FRAME_CAPACITY {
-                told.too_long += 1;
+                read.too_long += 1;
                 continue;
             }
             if captured.length < ETHERNET_HEADER {
-                told.too_short += 1;
+                read.too_short += 1;
                 continue;
             }
-            told.cut += u64::from(captured.cut);
+            read.cut += u64::from(captured.cut);
             let since = captured.at - *first.get_or_insert(captured.at);
             // A time before that of the previous frame is replaced by the latter.
             let file = base.saturating_add(Ns::try_from(since.max(0)).unwrap_or(Ns::MAX)).max(last);
@@ -208,7 +208,7 @@ fn read(
             (number, of_round) = (number + 1, of_round + 1);
             if frames.send(frame).is_err() {
                 // The sending thread has stopped.
-                return Ok(told);
+                return Ok(read);
             }
         }
         if number == 0 {
@@ -217,7 +217,7 @@ fn read(
         // The gap between two rounds is the mean gap between frames.
         base = last.saturating_add((last - base) / of_round.saturating_sub(1).max(1));
     }
-    Ok(told)
+    Ok(read)
 }
 
 /// A replay whose file is being read.
@@ -443,10 +443,10 @@ mod tests {
         let progress = Progress::default();
         let (queues, frames) = (Vec::new(), Vec::new());
         let mut sender = Sender { wire: wire.clone(), queues, progress: &progress, frames };
-        let (mut figures, mut told) = (ReplayFigures::default(), 0);
-        sender.send_batch(&mut batch, &mut figures, |_, _| told += 1).expect("it goes on");
+        let (mut figures, mut calls) = (ReplayFigures::default(), 0);
+        sender.send_batch(&mut batch, &mut figures, |_, _| calls += 1).expect("it goes on");
         assert_eq!(*wire.taken.lock().expect("one thread"), [60, 64]);
-        assert_eq!((figures.sent, figures.bytes, figures.too_long, told), (2, 124, 2, 2));
+        assert_eq!((figures.sent, figures.bytes, figures.too_long, calls), (2, 124, 2, 2));
         assert!(batch.is_empty());
     }
 
@@ -463,12 +463,12 @@ mod tests {
             assert_eq!(left, kept as u64);
             assert!(wire.let_go.load(Relaxed) > 5, "it was looked at until all had gone");
         }
-        let told =
+        let figures =
             ReplayFigures { sent: 5, not_taken: 2, seconds: 1.0, ..ReplayFigures::default() };
-        assert!(told.to_string().ends_with("; 2 not taken behind the device"), "{told}");
+        assert!(figures.to_string().ends_with("; 2 not taken behind the device"), "{figures}");
         assert!(
-            told.to_string().starts_with("sent 5 frames, 0 bytes, in 1.00 s (5.00/s)"),
-            "{told}"
+            figures.to_string().starts_with("sent 5 frames, 0 bytes, in 1.00 s (5.00/s)"),
+            "{figures}"
         );
     }
 }

@@ -66,9 +66,9 @@ pub(crate) fn run(
     }
     client.begin_window()?;
     wait(|| client.is_running(), load.time, sleep);
-    let told = client.end_window()?;
+    let client_figures = client.end_window()?;
     client.stop()?;
-    Ok(figures(&told))
+    Ok(figures(&client_figures))
 }
 
 /// Connects a client; `None` if it was stopped before that completed.
@@ -100,29 +100,29 @@ fn wait(runs: impl Fn() -> bool, time: Duration, sleep: &mut dyn FnMut(Duration)
     false
 }
 
-fn figures(told: &ClientFigures) -> LoadFigures {
+fn figures(client: &ClientFigures) -> LoadFigures {
     // Without a schedule nothing falls due. With one, an unanswered request waits, since TCP loses nothing.
-    let unanswered = told.asked_per_s.map_or(0, |_| told.due.saturating_sub(told.requests));
-    let seconds = told.wall_ns as f64 / 1e9;
-    let asked = told.asked_per_s.map_or(0, |rate| (rate * seconds) as u64);
-    let unseen = match told.behind {
-        true => asked.saturating_sub(told.due).max(1),
+    let unanswered = client.asked_per_s.map_or(0, |_| client.due.saturating_sub(client.requests));
+    let seconds = client.wall_ns as f64 / 1e9;
+    let asked = client.asked_per_s.map_or(0, |rate| (rate * seconds) as u64);
+    let unseen = match client.behind {
+        true => asked.saturating_sub(client.due).max(1),
         false => 0,
     };
     LoadFigures {
         signal: None,
         seconds,
-        asked_per_s: told.asked_per_s,
+        asked_per_s: client.asked_per_s,
         // Without the requests outstanding at the beginning, whose answers are counted in `requests`.
-        sent: (told.requests + told.outstanding).saturating_sub(told.carried),
-        answered: told.requests,
+        sent: (client.requests + client.outstanding).saturating_sub(client.carried),
+        answered: client.requests,
         // Requests that this thread had not taken were delayed by it, whatever the state of their connection.
-        behind: unseen + told.late_here,
-        waiting: (told.abandoned + told.backlog).saturating_sub(told.late_here),
-        misses: told.misses,
-        errors: told.errors.clone(),
-        latency_ns: known_percentiles(told.latency_ns, told.due, unanswered, unanswered),
-        send_delay_ns: told.send_delay_ns,
+        behind: unseen + client.late_here,
+        waiting: (client.abandoned + client.backlog).saturating_sub(client.late_here),
+        misses: client.misses,
+        errors: client.errors.clone(),
+        latency_ns: known_percentiles(client.latency_ns, client.due, unanswered, unanswered),
+        send_delay_ns: client.send_delay_ns,
     }
 }
 
