@@ -208,7 +208,7 @@ fn rules(facts: &mut Facts, release: &str) {
     let inline = !((4, 9)..(6, 5)).contains(&version);
     let once_more = "up to 7.1, and in 6.18 stable to September 2026";
     // The last field: whether the version alone decides it.
-    for (key, yes, when, told) in [
+    for (key, yes, when, by_version) in [
         ("inline-while-ksoftirqd", inline, "off from 4.9 to 6.4", true),
         ("session-polls-once-more", version < (7, 2), once_more, version != (6, 18)),
         ("prolongs-without-poll", true, "from 6.13 to 7.3 at least", version <= (7, 3)),
@@ -219,7 +219,7 @@ fn rules(facts: &mut Facts, release: &str) {
     ] {
         let (key, why) = (format!("kernel.{key}"), format!("{of}: {when} (docs/races.md)"));
         match word_of(&key, on(yes)) {
-            Some(value) if told => facts.read(&key, value, why),
+            Some(value) if by_version => facts.read(&key, value, why),
             Some(value) => facts.assume(&key, value, why),
             None => {}
         }
@@ -362,10 +362,10 @@ mod tests {
             (constant.sourced, constant.value)
         };
         let key = "kernel.session-polls-once-more";
-        let said = ["6.17.1", "6.18.44", "6.19", "7.2"].map(|release| rule(release, key));
-        assert_eq!(said, [(true, 1.0), (false, 1.0), (true, 1.0), (true, 0.0)]);
-        let said = ["7.3", "7.4"].map(|release| rule(release, "kernel.prolongs-without-poll"));
-        assert_eq!(said, [(true, 1.0), (false, 1.0)]);
+        let words = ["6.17.1", "6.18.44", "6.19", "7.2"].map(|release| rule(release, key));
+        assert_eq!(words, [(true, 1.0), (false, 1.0), (true, 1.0), (true, 0.0)]);
+        let words = ["7.3", "7.4"].map(|release| rule(release, "kernel.prolongs-without-poll"));
+        assert_eq!(words, [(true, 1.0), (false, 1.0)]);
     }
 
     #[test]

@@ -165,7 +165,7 @@ fn bursts(
 pub fn analyse(recorded: &Recorded, instance: u32, clock: f64, round: &mut Round) {
     let records = &recorded.records;
     let of = |first: &Record, second: &Record| second.at.saturating_sub(first.at) as f64;
-    let ours =
+    let is_ours =
         |record: &Record| record.point == Point::NapiPoll && record.value & 0xffff_0000 == instance;
     let probes = records
         .windows(2)
@@ -179,7 +179,7 @@ pub fn analyse(recorded: &Recorded, instance: u32, clock: f64, round: &mut Round
         let [first, second] = pair else { continue };
         let time = of(first, second) - probe;
         match (first.point, second.point) {
-            (Point::SoftirqEntry, Point::NapiPoll) if first.value == NET_RX && ours(second) => {
+            (Point::SoftirqEntry, Point::NapiPoll) if first.value == NET_RX && is_ours(second) => {
                 polls.push((second.value & 0xffff, time));
             }
             (Point::NapiPollAgain, Point::SoftirqExit) => samples.add("trace.softirq-exit", time),

@@ -18,10 +18,10 @@ fn options() -> Options {
 }
 
 fn measured(options: &Options) -> Measured {
-    let mut said = Vec::new();
-    let measured = measure(options, &Interrupt::default(), &mut |line| said.push(line.to_owned()));
+    let mut lines = Vec::new();
+    let measured = measure(options, &Interrupt::default(), &mut |line| lines.push(line.to_owned()));
     let measured = measured.unwrap_or_else(|error| panic!("{error}"));
-    assert!(said[0].contains("round 1 of"), "{said:?}");
+    assert!(lines[0].contains("round 1 of"), "{lines:?}");
     measured
 }
 
@@ -94,9 +94,12 @@ fn an_ordinary_user_measures_calls_and_is_told_each_right_that_is_missing() {
         let why = why(&measured, key);
         assert!(why.contains("CAP_BPF") && why.contains("CAP_PERFMON"), "{key}: {why}");
     }
-    let told: Vec<&str> = measured.missing.iter().map(|it| it.why.as_str()).collect();
+    let reasons: Vec<&str> = measured.missing.iter().map(|it| it.why.as_str()).collect();
     let rights = ["CAP_SYS_ADMIN", "CAP_NET_ADMIN"];
-    assert!(rights.iter().all(|right| told.iter().any(|why| why.contains(right))), "{told:?}");
+    assert!(
+        rights.iter().all(|right| reasons.iter().any(|why| why.contains(right))),
+        "{reasons:?}"
+    );
     assert!(why(&measured, "memcached.work").contains("veth"));
     // The NIC is that of the base profile, not a veth.
     assert_eq!(measured.profile.choice("nic.interrupt-cpu"), "own");
@@ -108,11 +111,11 @@ fn what_makes_no_sense_is_refused_before_anything_runs() {
         let answer = measure(&options, &Interrupt::default(), &mut |line| panic!("{line}"));
         answer.expect_err("refused").to_string()
     };
-    let said = refused(Options { based_on: Some("epyc".into()), ..options() });
-    assert!(said.contains("epyc-7662"), "{said}");
+    let message = refused(Options { based_on: Some("epyc".into()), ..options() });
+    assert!(message.contains("epyc-7662"), "{message}");
     assert!(refused(Options { seconds: 1, ..options() }).contains("2 to 3600"));
-    let said = refused(Options { device: Some("nk-none".into()), ..options() });
-    assert!(said.contains("nk-none"), "{said}");
+    let message = refused(Options { device: Some("nk-none".into()), ..options() });
+    assert!(message.contains("nk-none"), "{message}");
 }
 
 #[test]
