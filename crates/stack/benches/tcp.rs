@@ -62,8 +62,8 @@ struct Peer {
     address: Ipv4Addr,
     port: u16,
     /// The next sequence number of either side.
-    ours: i32,
-    theirs: i32,
+    local_seq: i32,
+    remote_seq: i32,
 }
 
 impl Peer {
@@ -72,8 +72,8 @@ impl Peer {
             src_port: self.port,
             dst_port: PORT,
             control,
-            seq_number: TcpSeqNumber(self.ours),
-            ack_number: ack.then_some(TcpSeqNumber(self.theirs)),
+            seq_number: TcpSeqNumber(self.local_seq),
+            ack_number: ack.then_some(TcpSeqNumber(self.remote_seq)),
             window_len: 60_000,
             window_scale: None,
             max_seg_size: (control == TcpControl::Syn).then_some(1_460),
@@ -164,11 +164,11 @@ fn run(connections: usize, requests: usize, alike: bool) -> Duration {
     let mut peers: Vec<Peer> = (0..connections)
         .map(|place| {
             let (address, port) = end(place, alike);
-            let mut peer = Peer { address, port, ours: 100, theirs: 0 };
+            let mut peer = Peer { address, port, local_seq: 100, remote_seq: 0 };
             server.receive(&[peer.segment(TcpControl::Syn, false, &[])], now);
             let answer = server.sink.0.lock().expect("one thread").clone();
             let answered = TcpPacket::new_checked(&answer[34..]).expect("a SYN and its ACK");
-            (peer.ours, peer.theirs) = (101, answered.seq_number().0.wrapping_add(1));
+            (peer.local_seq, peer.remote_seq) = (101, answered.seq_number().0.wrapping_add(1));
             server.receive(&[peer.segment(TcpControl::None, true, &[])], now);
             peer
         })
@@ -184,8 +184,8 @@ fn run(connections: usize, requests: usize, alike: bool) -> Duration {
                 let peer = &mut peers[next % connections];
                 next += 1;
                 let segment = peer.segment(TcpControl::Psh, true, &[7; REQUEST]);
-                peer.ours = peer.ours.wrapping_add(REQUEST as i32);
-                peer.theirs = peer.theirs.wrapping_add(REQUEST as i32);
+                peer.local_seq = peer.local_seq.wrapping_add(REQUEST as i32);
+                peer.remote_seq = peer.remote_seq.wrapping_add(REQUEST as i32);
                 segment
             })
             .collect();

@@ -159,51 +159,50 @@ impl Addresses {
 
     /// Whether an IP address is one of ours.
     pub fn is_ours(&self, ip: IpAddr) -> bool {
-        self.list.iter().any(|ours| ours.ip == ip)
+        self.list.iter().any(|own| own.ip == ip)
     }
 
     /// Whether an IP address is in one of our networks.
     pub fn on_link(&self, ip: IpAddr) -> bool {
-        self.list.iter().any(|ours| ours.on_link(ip))
+        self.list.iter().any(|own| own.on_link(ip))
     }
 
     /// Whether an address is a broadcast address of one of our IPv4 networks.
     pub fn is_broadcast(&self, ip: IpAddr) -> bool {
-        self.list.iter().any(|ours| ours.is_broadcast(ip))
+        self.list.iter().any(|own| own.is_broadcast(ip))
     }
 
     /// Whether an address is ours or a broadcast address of our networks, so that no other host can have it.
     pub(crate) fn claims(&self, ip: IpAddr) -> bool {
-        self.list.iter().any(|ours| ours.ip == ip || ours.is_broadcast(ip))
+        self.list.iter().any(|own| own.ip == ip || own.is_broadcast(ip))
     }
 
     /// Selects the source address for packets to `ip`: one in the same network; failing that, the first one of the
     /// same family. A link-local address comes last, because a host beyond the link could not answer it.
     pub fn towards(&self, ip: IpAddr) -> Option<Address> {
-        let family = || self.list.iter().filter(|ours| ours.ip.is_ipv4() == ip.is_ipv4());
+        let family = || self.list.iter().filter(|own| own.ip.is_ipv4() == ip.is_ipv4());
         { family() }
-            .find(|ours| ours.on_link(ip))
-            .or_else(|| family().find(|ours| !is_link_local(ours.ip)))
+            .find(|own| own.on_link(ip))
+            .or_else(|| family().find(|own| !is_link_local(own.ip)))
             .or_else(|| family().next())
             .copied()
     }
 
     /// Whether there is an IPv6 address.
     pub fn has_ipv6(&self) -> bool {
-        self.list.iter().any(|ours| ours.ip.is_ipv6())
+        self.list.iter().any(|own| own.ip.is_ipv6())
     }
 
     /// Whether we are a member of this group: all nodes, or the solicited-node group of one of our addresses.
     pub(crate) fn in_group(&self, group: Ipv6Addr) -> bool {
-        let solicited =
-            |ours: &Address| matches!(ours.ip, IpAddr::V6(ip) if solicited(ip) == group);
+        let solicited = |own: &Address| matches!(own.ip, IpAddr::V6(ip) if solicited(ip) == group);
         (group == ALL_NODES && self.has_ipv6()) || self.list.iter().any(solicited)
     }
 
     /// Whether an Ethernet multicast address maps to a group that we are a member of.
     pub(crate) fn in_group_of(&self, mac: [u8; 6]) -> bool {
         let asked =
-            |ours: &Address| matches!(ours.ip, IpAddr::V6(ip) if group_mac(solicited(ip)) == mac);
+            |own: &Address| matches!(own.ip, IpAddr::V6(ip) if group_mac(solicited(ip)) == mac);
         (mac == group_mac(ALL_NODES) && self.has_ipv6()) || self.list.iter().any(asked)
     }
 }
@@ -320,7 +319,7 @@ mod tests {
         );
         let us = us.with(ip("10.0.0.1"), 24).unwrap().with(ip("fd00::1"), 64).unwrap();
         let us = us.with(ip("2001:db8::1"), 64).unwrap();
-        let from = |to: &str| us.towards(ip(to)).map(|ours| ours.ip);
+        let from = |to: &str| us.towards(ip(to)).map(|own| own.ip);
         assert_eq!(from("fe80::9"), Some(Address::link_local(MAC).ip));
         assert_eq!(from("2001:db8::9"), Some(ip("2001:db8::1")));
         assert_eq!(from("2001:db9::9"), Some(ip("fd00::1")));

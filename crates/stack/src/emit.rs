@@ -53,8 +53,8 @@ impl Addressing {
         if mac[0] & 1 != 0 || !can_send(source, us) {
             return None;
         }
-        let ours = us.list().iter().find(|ours| ours.ip == destination).copied();
-        let from = ours.or_else(|| us.towards(source))?;
+        let own = us.list().iter().find(|own| own.ip == destination).copied();
+        let from = own.or_else(|| us.towards(source))?;
         Some(Addressing { from, to: Address::single(mac, source), tag: layout.tag(frame) })
     }
 }
@@ -274,8 +274,8 @@ pub(crate) fn write_reply(buffer: &mut [u8], addressing: &Addressing) -> Result<
                     NdiscNeighborFlags::OVERRIDE | NdiscNeighborFlags::SOLICITED,
                 ),
             };
-            let tell = NdiscRepr::NeighborAdvert { flags, target_addr: target, lladdr };
-            write_ndisc(buffer, addressing, to, &tell)
+            let advert = NdiscRepr::NeighborAdvert { flags, target_addr: target, lladdr };
+            write_ndisc(buffer, addressing, to, &advert)
         }
         _ => write_arp(buffer, addressing, true),
     }

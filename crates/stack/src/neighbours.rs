@@ -32,7 +32,7 @@ const ASKED: u64 = 1 << 63;
 const MAC: u64 = (1 << 48) - 1;
 
 pub(crate) struct Neighbours {
-    ours: Addresses,
+    local: Addresses,
     key: RandomState,
     entries: [Entry; NEIGHBOURS],
     /// Rotates the choice of the entry to replace.
@@ -80,9 +80,9 @@ impl Entry {
 }
 
 impl Neighbours {
-    pub(crate) fn new(ours: Addresses) -> Neighbours {
+    pub(crate) fn new(local: Addresses) -> Neighbours {
         Neighbours {
-            ours,
+            local,
             key: RandomState::new(),
             entries: std::array::from_fn(|_| Entry::default()),
             turn: AtomicUsize::new(0),
@@ -133,10 +133,10 @@ impl Neighbours {
         let places = self.places(ip);
         let mut seen = [None; WAYS];
         seen.iter_mut().zip(places).for_each(|(seen, entry)| *seen = entry.read());
-        let own =
+        let same =
             |it: &Option<(u128, u64)>| it.is_some_and(|(other, word)| other == ip && word != 0);
-        let own = seen.iter().position(own);
-        let known = own.and_then(|at| seen[at]).map(|(_, word)| word);
+        let same = seen.iter().position(same);
+        let known = same.and_then(|at| seen[at]).map(|(_, word)| word);
         let Some(word) = next(known) else { return };
         // Most packets confirm what is known; skipping the write keeps the cache line shared.
         if known == Some(word) {
@@ -148,7 +148,7 @@ impl Neighbours {
                 .map(|way| (turn + way) % WAYS)
                 .find(|at| seen[*at].is_some_and(|it| may(it.1)))
         };
-        let at = own.or_else(|| any(&|word| word == 0)).or_else(|| any(&|word| word & ASKED == 0));
+        let at = same.or_else(|| any(&|word| word == 0)).or_else(|| any(&|word| word & ASKED == 0));
         let at = at.or_else(|| (word & ASKED != 0).then(|| any(&|_| true)).flatten());
         if let Some((at, seen)) = at.and_then(|at| Some((at, seen[at]?))) {
             places[at].write(seen, ip, word);
@@ -163,8 +163,8 @@ impl Neighbours {
 
     /// The table key of a host that can be a neighbour; IPv4 addresses are mapped into IPv6.
     fn number(&self, ip: IpAddr) -> Option<u128> {
-        let ours = &self.ours;
-        let can = can_be_host(ip) && ours.on_link(ip) && !ours.claims(ip);
+        let local = &self.local;
+        let can = can_be_host(ip) && local.on_link(ip) && !local.claims(ip);
         can.then(|| match ip {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
             IpAddr::V6(ip) => Ipv6Addr::to_bits(ip),
@@ -197,8 +197,8 @@ mod tests {
     const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
     fn table(prefix: u8) -> Neighbours {
-        let ours = Addresses::from(Address::v4(OURS, [10, 0, 0, 1], prefix));
-        Neighbours::new(ours.with(ip("fd00::1"), 64).unwrap())
+        let local = Addresses::from(Address::v4(OURS, [10, 0, 0, 1], prefix));
+        Neighbours::new(local.with(ip("fd00::1"), 64).unwrap())
     }
 
     fn ip(text: &str) -> IpAddr {

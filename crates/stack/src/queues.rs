@@ -148,8 +148,8 @@ mod tests {
     fn more_queues_than_bits_are_all_reached() {
         let queues = Queues::default();
         let entries: Vec<_> = (0..70).map(|id| queues.register(id, Arc::new(Nowhere))).collect();
-        let mut told = Vec::new();
-        queues.each_of(entries[66].bit(), |napi_id| told.push(napi_id));
-        assert_eq!(told, [2, 66]);
+        let mut napi_ids = Vec::new();
+        queues.each_of(entries[66].bit(), |napi_id| napi_ids.push(napi_id));
+        assert_eq!(napi_ids, [2, 66]);
     }
 }

@@ -47,7 +47,7 @@ fn read_icmp<'a>(ip: &Ipv6Repr, payload: &'a [u8]) -> Icmpv6Repr<'a> {
 }
 
 /// A neighbour solicitation or advertisement from a host on the link.
-fn told(
+fn message(
     (mac, from): ([u8; 6], Ipv6Addr),
     (to_mac, to): ([u8; 6], Ipv6Addr),
     message: NdiscRepr<'_>,
@@ -77,10 +77,10 @@ fn lladdr(mac: [u8; 6]) -> Option<RawHardwareAddress> {
 }
 
 fn advertised(mac: [u8; 6], flags: NdiscNeighborFlags) -> Vec<u8> {
-    let tell = NdiscRepr::NeighborAdvert { flags, target_addr: THEIRS, lladdr: lladdr(mac) };
+    let advert = NdiscRepr::NeighborAdvert { flags, target_addr: THEIRS, lladdr: lladdr(mac) };
     let solicited = flags.contains(NdiscNeighborFlags::SOLICITED);
     let all = ([0x33, 0x33, 0, 0, 0, 1], ALL_NODES);
-    told((mac, THEIRS), if solicited { (US.mac, OURS) } else { all }, tell)
+    message((mac, THEIRS), if solicited { (US.mac, OURS) } else { all }, advert)
 }
 
 #[test]
@@ -92,8 +92,8 @@ fn who_solicits_us_is_told_and_known() {
     assert_eq!(to, EthernetAddress(PEER6.mac));
     assert_eq!((ip.src_addr, ip.dst_addr, ip.hop_limit), (OURS, THEIRS, 255));
     let flags = NdiscNeighborFlags::SOLICITED | NdiscNeighborFlags::OVERRIDE;
-    let tell = NdiscRepr::NeighborAdvert { flags, target_addr: OURS, lladdr: lladdr(US.mac) };
-    assert_eq!(read_icmp(&ip, payload), Icmpv6Repr::Ndisc(tell));
+    let advert = NdiscRepr::NeighborAdvert { flags, target_addr: OURS, lladdr: lladdr(US.mac) };
+    assert_eq!(read_icmp(&ip, payload), Icmpv6Repr::Ndisc(advert));
     assert_eq!(lab.stack.neighbour(PEER6.ip), Some(PEER6.mac));
     assert_eq!(lab.counters().of(FrameOutcome::AnsweredNdisc), 1);
 }
@@ -104,16 +104,16 @@ fn our_address_is_defended_against_who_wants_it() {
     let nobody = ([2, 0, 0, 0, 0, 9], Ipv6Addr::UNSPECIFIED);
     let group = ([0x33, 0x33, 0xff, 0, 0, 1], "ff02::1:ff00:1".parse().unwrap());
     let ask = |target_addr| NdiscRepr::NeighborSolicit { target_addr, lladdr: None };
-    lab.receive(&[told(nobody, group, ask(OURS))], 0);
+    lab.receive(&[message(nobody, group, ask(OURS))], 0);
     let sent = lab.wire.sent();
     let (to, _, ip, payload) = read(&sent[0]);
     assert_eq!(to, EthernetAddress([0x33, 0x33, 0, 0, 0, 1]), "everybody is told");
     assert_eq!((ip.src_addr, ip.dst_addr, ip.hop_limit), (OURS, ALL_NODES, 255));
     let flags = NdiscNeighborFlags::OVERRIDE;
-    let tell = NdiscRepr::NeighborAdvert { flags, target_addr: OURS, lladdr: lladdr(US.mac) };
-    assert_eq!(read_icmp(&ip, payload), Icmpv6Repr::Ndisc(tell));
+    let advert = NdiscRepr::NeighborAdvert { flags, target_addr: OURS, lladdr: lladdr(US.mac) };
+    assert_eq!(read_icmp(&ip, payload), Icmpv6Repr::Ndisc(advert));
     // An address with the same last bytes has the same solicited-node group.
-    lab.receive(&[told(nobody, group, ask("fd00::7:0:0:1".parse().unwrap()))], 0);
+    lab.receive(&[message(nobody, group, ask("fd00::7:0:0:1".parse().unwrap()))], 0);
     assert!(lab.wire.sent().is_empty());
     assert_eq!(lab.counters().of(FrameOutcome::NotForUs), 1);
 }
@@ -208,10 +208,10 @@ fn an_answer_comes_from_the_address_that_was_asked() {
     let link_local = Address::link_local(US.mac);
     let mut lab = Lab::of(both().with(link_local.ip, 64).unwrap());
     let socket = lab.stack.bind_udp(7, 8).unwrap();
-    let IpAddr::V6(ours) = link_local.ip else { unreachable!() };
+    let IpAddr::V6(own) = link_local.ip else { unreachable!() };
     let near = Address::link_local(PEER6.mac);
     for (from, to, expected) in
-        [(near, link_local, ours), (PEER6, link_local, ours), (near, US6, OURS)]
+        [(near, link_local, own), (PEER6, link_local, own), (near, US6, OURS)]
     {
         lab.receive(&[datagram(FrameBuilder::new(from, to), 7, b"who?")], 0);
         socket.echo(socket.try_recv().unwrap(), 0).unwrap();
@@ -219,7 +219,7 @@ fn an_answer_comes_from_the_address_that_was_asked() {
     }
     // Sent to all nodes: the answer comes from the address that the sender can reach.
     let all = Address { mac: [0x33, 0x33, 0, 0, 0, 1], ip: ALL_NODES.into(), prefix: 128 };
-    for (from, expected) in [(near, ours), (PEER6, OURS)] {
+    for (from, expected) in [(near, own), (PEER6, OURS)] {
         lab.receive(&[datagram(FrameBuilder::new(from, all), 7, b"who?")], 0);
         socket.echo(socket.try_recv().unwrap(), 0).unwrap();
         assert_eq!(read_udp(&lab.wire.sent()[0]).2.src_addr, expected);
@@ -251,12 +251,12 @@ fn in_a_vlan_all_that_is_said_has_its_tag() {
     let mut lab = Lab::of(both().in_vlan(100).unwrap());
     let socket = lab.stack.bind_udp(7, 8).unwrap();
     for build in [from_peer(), from_peer6()] {
-        let ours = build.tagged(100);
+        let own = build.tagged(100);
         lab.receive(
             &[
-                built(128, |buffer| ours.request(buffer)),
-                echo(ours, 1, 1, b"hello"),
-                datagram(ours, 7, b"hello"),
+                built(128, |buffer| own.request(buffer)),
+                echo(own, 1, 1, b"hello"),
+                datagram(own, 7, b"hello"),
                 datagram(build, 7, b"no tag"),
                 datagram(build.tagged(101), 7, b"another's"),
                 datagram(build.tagged(0), 7, b"a priority"),

@@ -158,7 +158,7 @@ fn closing_a_full_socket_tells_its_queues() {
 /// Parks the queues of a test as the engine does: not if `drained` was called in the meantime.
 #[derive(Default)]
 struct ParkedQueues {
-    told: Mutex<[bool; 2]>,
+    polled: Mutex<[bool; 2]>,
     change: Condvar,
 }
 
@@ -166,7 +166,7 @@ impl Listener for ParkedQueues {
     fn readable(&self, _: u32) {}
 
     fn drained(&self, napi_id: u32) {
-        self.told.lock().unwrap()[(napi_id - NAPI) as usize] = true;
+        self.polled.lock().unwrap()[(napi_id - NAPI) as usize] = true;
         self.change.notify_all();
     }
 }
@@ -174,13 +174,13 @@ impl Listener for ParkedQueues {
 impl ParkedQueues {
     /// Waits for `drained`. The time limit only turns a lost wake-up into a failure.
     fn park(&self, queue: usize) {
-        let told = self.told.lock().unwrap();
-        let (mut told, late) = self
+        let polled = self.polled.lock().unwrap();
+        let (mut polled, late) = self
             .change
-            .wait_timeout_while(told, Duration::from_secs(20), |told| !told[queue])
+            .wait_timeout_while(polled, Duration::from_secs(20), |polled| !polled[queue])
             .unwrap();
         assert!(!late.timed_out(), "queue {queue} was never told");
-        told[queue] = false;
+        polled[queue] = false;
     }
 }
 

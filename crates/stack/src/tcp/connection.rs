@@ -102,11 +102,11 @@ impl<T> Connection<T> {
     /// it, of which the first must have made progress since `before`, as only the peer's own segments can. The
     /// second need not: a peer whose answers went to the old address can only retransmit.
     pub(super) fn confirm_source(&mut self, mac: [u8; 6], before: (usize, usize)) {
-        let again = self.new_mac == Some(mac);
+        let same = self.new_mac == Some(mac);
         if self.progress() != before {
             self.new_mac = Some(mac);
         }
-        if again {
+        if same {
             self.mac = mac;
         }
     }

@@ -91,8 +91,8 @@ pub(super) fn clamp_segments(frame: &mut [u8], tcp: usize, most: u16) {
         let length = match options {
             [1, ..] => 1,
             [MAXIMUM_SEGMENT, 4, high, low, ..] => {
-                let said = u16::from_be_bytes([*high, *low]);
-                [*high, *low] = said.min(most).to_be_bytes();
+                let given = u16::from_be_bytes([*high, *low]);
+                [*high, *low] = given.min(most).to_be_bytes();
                 return;
             }
             // Every other option has a length of at least 2; kind 0 ends the list.

@@ -23,15 +23,15 @@ pub(super) struct Interfaces {
 
 impl Interfaces {
     /// Creates an interface for one draw of an initial sequence number.
-    pub(super) fn make(&mut self, of: impl Hash, ours: &Addresses, link: &mut Link) -> Interface {
+    pub(super) fn make(&mut self, of: impl Hash, own: &Addresses, link: &mut Link) -> Interface {
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = self.seed(of);
         let mut interface = Interface::new(config, &mut link.idle(), Instant::ZERO);
         interface.update_ip_addrs(|addresses| {
-            for ours in ours.list() {
-                let longest = if ours.ip.is_ipv4() { 32 } else { 128 };
+            for own in own.list() {
+                let longest = if own.ip.is_ipv4() { 32 } else { 128 };
                 // A stack has at most as many addresses as fit.
-                let _ = addresses.push(IpCidr::new(ours.ip.into(), ours.prefix.min(longest)));
+                let _ = addresses.push(IpCidr::new(own.ip.into(), own.prefix.min(longest)));
             }
         });
         interface
@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn no_two_connections_have_the_same_seed_and_no_worker_has_another_s() {
         let seeds = |mut of: Interfaces| (0..1_000).map(move |flow| of.seed(flow % 10));
-        let (ours, theirs) = (seeds(Interfaces::default()), seeds(Interfaces::default()));
-        assert_eq!(ours.chain(theirs).collect::<HashSet<_>>().len(), 2_000);
+        let (one, other) = (seeds(Interfaces::default()), seeds(Interfaces::default()));
+        assert_eq!(one.chain(other).collect::<HashSet<_>>().len(), 2_000);
     }
 }

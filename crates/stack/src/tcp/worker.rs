@@ -121,10 +121,10 @@ impl<T> TcpWorker<T> {
     pub fn connect(&mut self, peer: SocketAddr, napi_id: u32) -> Result<Flow, ListenError> {
         let ip = peer.ip();
         let mac = self.stack.neighbour(ip).ok_or(ListenError::NoNeighbour(ip))?;
-        let ours = self.stack.addresses().towards(ip).ok_or(ListenError::NoNeighbour(ip))?;
+        let own = self.stack.addresses().towards(ip).ok_or(ListenError::NoNeighbour(ip))?;
         // Drops the flow label and scope of an IPv6 socket address.
         let peer = SocketAddr::new(ip, peer.port());
-        let flow = |port: u16| Flow { local: SocketAddr::new(ours.ip, port), peer };
+        let flow = |port: u16| Flow { local: SocketAddr::new(own.ip, port), peer };
         let free = |port: &u16| !self.places.contains_key(&flow(*port));
         let ports = (self.next_port..=u16::MAX).chain(FIRST_EPHEMERAL_PORT..self.next_port);
         let port = { ports }.find(free).ok_or(ListenError::NoPortLeft(peer))?;
@@ -262,8 +262,8 @@ impl<T> TcpWorker<T> {
                 };
                 if segment.opens && connection.phase == Phase::HalfOpen {
                     connection.mac = segment.mac;
-                    let (flow, ours) = (segment.flow, self.stack.addresses());
-                    self.interface = self.interfaces.make(flow, ours, &mut self.link);
+                    let (flow, own) = (segment.flow, self.stack.addresses());
+                    self.interface = self.interfaces.make(flow, own, &mut self.link);
                 }
                 connection.napi_id = self.link.napi_id;
                 (self.link.mac, self.link.off_link_ipv4) =
@@ -388,7 +388,7 @@ impl<T> TcpWorker<T> {
             State::FinWait2 => 4,
             _ => self.limits.send_buffer / 16 + 64,
         };
-        let mut said = 0;
+        let mut total = 0;
         let sockets = &mut connection.sockets;
         let next = loop {
             let sent = self.interface.poll_egress(at, &mut self.link.idle(), sockets);
@@ -397,8 +397,8 @@ impl<T> TcpWorker<T> {
             if sent != PollResult::SocketStateChanged || next.is_none_or(|next| next > at) {
                 break next;
             }
-            said += 1;
-            if said > most {
+            total += 1;
+            if total > most {
                 connection.socket().abort();
                 self.interface.poll_egress(at, &mut self.link.idle(), &mut connection.sockets);
                 break None;

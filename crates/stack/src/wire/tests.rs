@@ -314,15 +314,15 @@ fn a_solicitation_is_for_hosts_on_the_link_alone() {
             assert_eq!(classed(&icmpv6(PEER6, to, hops, &ask)), Err(BadHeader), "forwarded");
         }
     }
-    let untold = ndisc(135, 0, target, &[]);
+    let no_source = ndisc(135, 0, target, &[]);
     let query = Ok(Received::AddressQuery { mac, ip, target, states_source: false });
-    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &untold)), query);
+    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &no_source)), query);
 
     let nobody = Address::single(PEER.mac, Ipv6Addr::UNSPECIFIED.into());
     let query = Ok(Received::AddressQuery { mac, ip: nobody.ip, target, states_source: false });
-    assert_eq!(classed(&icmpv6(nobody, group, 255, &untold)), query, "is it free?");
+    assert_eq!(classed(&icmpv6(nobody, group, 255, &no_source)), query, "is it free?");
     assert_eq!(classed(&icmpv6(nobody, group, 255, &ask)), Err(BadHeader), "not its own yet");
-    assert_eq!(classed(&icmpv6(nobody, US6, 255, &untold)), Err(BadHeader), "not in its group");
+    assert_eq!(classed(&icmpv6(nobody, US6, 255, &no_source)), Err(BadHeader), "not in its group");
 
     let other = ndisc(135, 0, "fd00:0:0:1::1".parse().unwrap(), &SOURCE);
     assert_eq!(classed(&icmpv6(PEER6, group, 255, &other)), Err(Outcome::NotForUs));
@@ -357,24 +357,24 @@ fn a_solicitation_is_for_hosts_on_the_link_alone() {
 
 #[test]
 fn an_advertisement_tells_an_address_and_whether_it_overrides() {
-    let tell = |flags, options: &[u8]| ndisc(136, flags, PEER6.ip, options);
+    let advert = |flags, options: &[u8]| ndisc(136, flags, PEER6.ip, options);
     let group = Address::single(group_mac(ALL_NODES), ALL_NODES.into());
     let claim = |overrides| {
         Ok(Received::AddressClaim { mac: PEER.mac, ip: PEER6.ip, overrides, update_only: true })
     };
-    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &tell(0x60, &TARGET))), claim(true));
-    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &tell(0x40, &TARGET))), claim(false));
-    assert_eq!(classed(&icmpv6(PEER6, group, 255, &tell(0x20, &TARGET))), claim(true));
-    let answered = icmpv6(PEER6, group, 255, &tell(0x60, &TARGET));
+    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &advert(0x60, &TARGET))), claim(true));
+    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &advert(0x40, &TARGET))), claim(false));
+    assert_eq!(classed(&icmpv6(PEER6, group, 255, &advert(0x20, &TARGET))), claim(true));
+    let answered = icmpv6(PEER6, group, 255, &advert(0x60, &TARGET));
     assert_eq!(classed(&answered), Err(BadHeader), "an answer to everybody");
-    let forwarded = icmpv6(PEER6, US6, 254, &tell(0x60, &TARGET));
+    let forwarded = icmpv6(PEER6, US6, 254, &advert(0x60, &TARGET));
     assert_eq!(classed(&forwarded), Err(BadHeader));
-    let untold = icmpv6(PEER6, US6, 255, &tell(0x60, &[]));
-    assert_eq!(classed(&untold), Err(UnknownProtocol));
-    let ours = ndisc(136, 0x60, US6.ip, &TARGET);
-    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &ours)), Err(Outcome::BadSource), "our address");
+    let no_target = icmpv6(PEER6, US6, 255, &advert(0x60, &[]));
+    assert_eq!(classed(&no_target), Err(UnknownProtocol));
+    let own = ndisc(136, 0x60, US6.ip, &TARGET);
+    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &own)), Err(Outcome::BadSource), "our address");
     let nobody = Address::single(PEER.mac, Ipv6Addr::UNSPECIFIED.into());
-    assert_eq!(classed(&icmpv6(nobody, US6, 255, &tell(0x60, &TARGET))), Err(Outcome::BadSource));
+    assert_eq!(classed(&icmpv6(nobody, US6, 255, &advert(0x60, &TARGET))), Err(Outcome::BadSource));
 }
 
 #[test]
@@ -396,7 +396,7 @@ fn an_address_is_asked_for_and_told_by_hosts_alone() {
     let (mac, ipv4) = (PEER.mac, Ipv4Addr::new(10, 0, 0, 2));
     let nobody = Ipv4Addr::UNSPECIFIED;
     let group = Ipv4Addr::new(224, 0, 0, 1);
-    let (ask, tell) = (ArpOperation::Request, ArpOperation::Reply);
+    let (ask, reply) = (ArpOperation::Request, ArpOperation::Reply);
     let query = |ip: Ipv4Addr| {
         Ok(Received::AddressQuery { mac, ip: ip.into(), target: US.ip, states_source: true })
     };
@@ -405,9 +405,9 @@ fn an_address_is_asked_for_and_told_by_hosts_alone() {
     assert_eq!(arp(ask, group, [0; 6]), Err(Outcome::BadSource));
     let claim =
         Received::AddressClaim { mac, ip: ipv4.into(), overrides: true, update_only: false };
-    assert_eq!(arp(tell, ipv4, US.mac), Ok(claim));
-    assert_eq!(arp(tell, nobody, US.mac), Err(Outcome::BadSource));
-    assert_eq!(arp(tell, ipv4, [2, 0, 0, 0, 0, 9]), Err(Outcome::NotForUs), "told to another");
+    assert_eq!(arp(reply, ipv4, US.mac), Ok(claim));
+    assert_eq!(arp(reply, nobody, US.mac), Err(Outcome::BadSource));
+    assert_eq!(arp(reply, ipv4, [2, 0, 0, 0, 0, 9]), Err(Outcome::NotForUs), "told to another");
 }
 
 #[test]

@@ -221,6 +221,6 @@ fn a_sequence_number_tells_nobody_the_next_one_s() {
         })
         .collect();
     // With a shared state, one in eight numbers is of the kind that can be tried.
-    let told = numbers.windows(3).position(|it| first_tells([it[0], it[1], it[2]]));
-    assert_eq!(told, None);
+    let revealed = numbers.windows(3).position(|it| first_tells([it[0], it[1], it[2]]));
+    assert_eq!(revealed, None);
 }

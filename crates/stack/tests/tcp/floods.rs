@@ -38,15 +38,15 @@ fn where_all_places_are_half_open_a_flood_still_pushes_out_itself() {
     }
     assert_eq!((net.server.worker.connections(), net.server.worker.half_open()), (4, 4));
     net.server.out.0.lock().unwrap().clear();
-    let told = |net: &Net<Sender, Echo>| {
+    let counts = |net: &Net<Sender, Echo>| {
         let TcpCounters { opened, evicted, refused, .. } = net.server.worker.counters();
         (opened, evicted, refused)
     };
-    assert_eq!(told(&net), (0, 0, 6), "whoever has just asked is given time to answer");
+    assert_eq!(counts(&net), (0, 0, 6), "whoever has just asked is given time to answer");
     net.now += 1_000 * MILLISECOND;
     net.connect();
     net.run(6);
-    assert_eq!(told(&net), (1, 1, 6), "whoever answers gets through");
+    assert_eq!(counts(&net), (1, 1, 6), "whoever answers gets through");
 }
 
 #[test]

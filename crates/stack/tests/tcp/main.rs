@@ -51,8 +51,8 @@ struct Host<A: TcpApplication> {
 }
 
 impl<A: TcpApplication> Host<A> {
-    fn new(ours: impl Into<Addresses>, limits: TcpLimits, application: A) -> Host<A> {
-        let (stack, out) = (Stack::new(ours), Arc::<Wire>::default());
+    fn new(local: impl Into<Addresses>, limits: TcpLimits, application: A) -> Host<A> {
+        let (stack, out) = (Stack::new(local), Arc::<Wire>::default());
         let transmitter: Arc<dyn Transmitter> = out.clone();
         let input = Input::new(Arc::clone(&stack), NAPI_ID, transmitter);
         let worker = stack.open_tcp(None, limits).expect("the first worker");
@@ -97,14 +97,14 @@ impl<C: TcpApplication, S: TcpApplication> Net<C, S> {
 
     /// Connects two hosts, which share a network by the first address of each.
     fn between(
-        (ours, client): (Addresses, C),
-        (theirs, server): (Addresses, S),
+        (local, client): (Addresses, C),
+        (remote, server): (Addresses, S),
         limits: TcpLimits,
     ) -> Net<C, S> {
-        let ip = theirs.list()[0].ip;
+        let ip = remote.list()[0].ip;
         let mut net = Net {
-            client: Host::new(ours, limits, client),
-            server: Host::new(theirs, limits, server),
+            client: Host::new(local, limits, client),
+            server: Host::new(remote, limits, server),
             at: SocketAddr::new(ip, PORT),
             longest: (0, 0),
             faults: Faults::default(),
