@@ -137,7 +137,7 @@ impl<C> Pumped<C> {
             self.input.clear();
             match stream.receive(&mut self.input, OUTPUT) {
                 0 => break,
-                came => *bytes += came,
+                received => *bytes += received,
             }
         }
         (self.input, self.taken) = (Vec::new(), 0);

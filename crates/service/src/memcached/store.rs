@@ -373,8 +373,8 @@ mod tests {
         }
         assert!(has(&store, &[0], 2));
         put(&store, &[10], 100, 3);
-        let there: Vec<u8> = (0..=10).filter(|key| has(&store, &[*key], 4)).collect();
-        assert_eq!(there, [0, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+        let kept: Vec<u8> = (0..=10).filter(|key| has(&store, &[*key], 4)).collect();
+        assert_eq!(kept, [0, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
         assert_eq!((store.evictions(), store.len()), (1, 10));
         assert!(store.bytes() <= store.limit());
     }

@@ -105,12 +105,12 @@ impl MemoryStore {
         let end = offset.saturating_add(length).min(self.size);
         let mut at = offset;
         while let Some(left) = end.checked_sub(at).filter(|left| *left > 0) {
-            let there = left.min(GROUP_BYTES - at % GROUP_BYTES);
+            let length = left.min(GROUP_BYTES - at % GROUP_BYTES);
             let group = self.groups.get((at / GROUP_BYTES) as usize);
             if group.is_some_and(|group| group.allocated.load(Relaxed) > 0) {
-                self.zero_allocated(at, there);
+                self.zero_allocated(at, length);
             }
-            at += there;
+            at += length;
         }
     }
 

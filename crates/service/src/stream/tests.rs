@@ -29,7 +29,7 @@ fn a_read_resumes_when_the_flush_has_made_room() {
     let read = [&0x2560_9513_u32.to_be_bytes()[..], &[0; 4], &[7; 8], &[0; 8]].concat();
     let read = [&read[..], &(2u32 << 20).to_be_bytes()].concat();
     let export = [b"IHAVEOPT".as_slice(), &[0, 0, 0, 1, 0, 0, 0, 0]].concat();
-    peer.says = [&3u32.to_be_bytes()[..], &export, &read].concat();
+    peer.to_send = [&3u32.to_be_bytes()[..], &export, &read].concat();
     // Served once: a peer that takes all that it is sent raises no event about free space.
     pump.ready(&mut state, &mut peer, 0);
     pump.collect(&mut |_| {});
@@ -39,7 +39,7 @@ fn a_read_resumes_when_the_flush_has_made_room() {
 /// A peer that sends a script, and takes whatever it is sent.
 #[derive(Default)]
 struct Scripted {
-    says: Vec<u8>,
+    to_send: Vec<u8>,
     heard: usize,
 }
 
@@ -49,8 +49,8 @@ impl ByteStream for Scripted {
     }
 
     fn receive(&mut self, into: &mut Vec<u8>, most: usize) -> usize {
-        let taken = self.says.len().min(most);
-        into.extend(self.says.drain(..taken));
+        let taken = self.to_send.len().min(most);
+        into.extend(self.to_send.drain(..taken));
         taken
     }
 

@@ -77,7 +77,7 @@ impl Client {
 #[track_caller]
 pub(crate) fn dialogue(lines: &[(&str, &str)]) {
     let mut client = Client::new();
-    for (said, heard) in lines {
-        assert_eq!(client.say(said), *heard, "to {said}");
+    for (line, heard) in lines {
+        assert_eq!(client.say(line), *heard, "to {line}");
     }
 }

@@ -143,14 +143,14 @@ fn statistics_are_of_this_server_and_of_what_was_stored_and_begin_anew() {
     let mut client = Client::new();
     client.memcached = client.memcached.clone().started_at(3 * SECOND);
     client.say("set n 0 0 1|1|incr n 1|touch n 10|gat 10 n|md n I|ms m 1|x|append m 0 0 1|x");
-    let told = client.say("stats");
+    let reply = client.say("stats");
     for line in ["uptime 2", "curr_items 2", "total_items 3", "cmd_set 3", "cmd_touch 2"] {
-        assert!(told.contains(&format!("STAT {line}|")), "{line}: {told}");
+        assert!(reply.contains(&format!("STAT {line}|")), "{line}: {reply}");
     }
     assert_eq!(client.say("stats reset"), "RESET");
-    let told = client.say("stats");
+    let reply = client.say("stats");
     for line in ["uptime 2", "curr_items 2", "total_items 0", "cmd_set 0", "cmd_touch 0"] {
-        assert!(told.contains(&format!("STAT {line}|")), "{line}: {told}");
+        assert!(reply.contains(&format!("STAT {line}|")), "{line}: {reply}");
     }
 }
 
@@ -159,8 +159,8 @@ fn a_line_of_many_keys_may_be_long_and_no_other() {
     let keys = |bytes: usize| " a".repeat(bytes / 2);
     let mut client = Client::new();
     client.say("set a 0 0 1|x");
-    let told = client.say(&format!("gets{}", keys(200_000)));
-    assert_eq!(told.matches("VALUE a 0 1 1|x|").count(), 100_000);
+    let reply = client.say(&format!("gets{}", keys(200_000)));
+    assert_eq!(reply.matches("VALUE a 0 1 1|x|").count(), 100_000);
     for line in [format!("gat 0{}", keys(70_000)), format!("get{}", keys(1 << 20))] {
         let mut client = Client::new();
         assert_eq!(client.say(&line), "CLIENT_ERROR line too long");
@@ -173,7 +173,7 @@ fn a_mistake_is_answered_and_the_connection_lives() {
     let long = "k".repeat(251);
     let too_large = "x".repeat(1_001);
     let mut client = Client::new();
-    for (said, heard) in [
+    for (line, heard) in [
         ("nonsense", "ERROR"),
         ("", "ERROR"),
         ("get", "ERROR"),
@@ -196,7 +196,7 @@ fn a_mistake_is_answered_and_the_connection_lives() {
         ("verbosity 1 noreply", ""),
         ("get a", "END"),
     ] {
-        assert_eq!(client.say(said), heard, "to {said}");
+        assert_eq!(client.say(line), heard, "to {line}");
         assert!(!client.closed);
     }
     assert!(client.say("version").starts_with("VERSION "));
@@ -210,7 +210,7 @@ fn a_mistake_is_answered_and_the_connection_lives() {
 
 #[test]
 fn another_protocol_closes_the_connection() {
-    for (said, heard) in [
+    for (line, heard) in [
         (
             &[0x80, 0x0a, 0, 0, 0, 0, 0, 0][..],
             "CLIENT_ERROR the binary protocol is not spoken here\r\n",
@@ -218,7 +218,7 @@ fn another_protocol_closes_the_connection() {
         (b"POST / HTTP/1.1\r\nHost: a\r\n\r\nset a 0 0 1\r\nx\r\n", ""),
     ] {
         let mut client = Client::new();
-        assert_eq!(client.send(said, &[]), heard.as_bytes());
+        assert_eq!(client.send(line, &[]), heard.as_bytes());
         assert!(client.closed);
         client.closed = false;
         assert_eq!(client.say("get a"), "END");

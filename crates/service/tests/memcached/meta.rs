@@ -101,12 +101,12 @@ fn what_is_stored_over_an_item_has_not_been_read() {
 fn at_once(line: impl Fn(usize) -> String + Sync) -> Vec<Vec<String>> {
     let client = Client::new();
     let (client, line) = (&client, &line);
-    let says = move || {
+    let ask_all = move || {
         let mut own = client.another();
         (0..2_000).map(|turn| own.say(&line(turn))).collect::<Vec<String>>()
     };
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..4).map(|_| scope.spawn(says)).collect();
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(ask_all)).collect();
         threads.into_iter().map(|thread| thread.join().expect("it ends well")).collect()
     })
 }
@@ -114,19 +114,19 @@ fn at_once(line: impl Fn(usize) -> String + Sync) -> Vec<Vec<String>> {
 #[test]
 fn each_client_gets_its_own_cas_number() {
     for line in ["ms k 1 c|x", "ma n N0 c"] {
-        let mut told = at_once(|_| line.to_owned()).concat();
-        let all = told.len();
-        told.sort();
-        told.dedup();
-        assert_eq!(told.len(), all, "{line}: two were told the same");
+        let mut answers = at_once(|_| line.to_owned()).concat();
+        let all = answers.len();
+        answers.sort();
+        answers.dedup();
+        assert_eq!(answers.len(), all, "{line}: two were told the same");
     }
 }
 
 #[test]
 fn of_several_misses_one_wins() {
-    let told = at_once(|turn| format!("mg k{turn} N0"));
-    for turn in 0..told[0].len() {
-        let mut heard: Vec<&str> = told.iter().map(|it| it[turn].as_str()).collect();
+    let answers = at_once(|turn| format!("mg k{turn} N0"));
+    for turn in 0..answers[0].len() {
+        let mut heard: Vec<&str> = answers.iter().map(|it| it[turn].as_str()).collect();
         heard.sort_unstable();
         assert_eq!(heard, ["HD W", "HD Z", "HD Z", "HD Z"], "k{turn}");
     }

@@ -50,12 +50,12 @@ fn the_new_way_asks_for_what_it_wants_to_know() {
         .chain([1u32, 4_096, 32 << 20].map(u32::to_be_bytes).concat())
         .collect();
     // 9 is an unknown information type, which is not an error.
-    for (asked, told) in [
+    for (asked, answer) in [
         (&[][..], vec![(3, export()), ACK]),
         (&[3], vec![(3, export()), (3, sizes.clone()), ACK]),
         (&[9, 3, 1], vec![(3, export()), (3, name), (3, sizes), ACK]),
     ] {
-        assert_eq!(client.option(6, &asking(NAME, asked)), told);
+        assert_eq!(client.option(6, &asking(NAME, asked)), answer);
     }
     assert_eq!(client.option(6, &asking("", &[])), [(3, export()), ACK]);
     // INFO stays in the handshake; GO ends it.
