@@ -367,11 +367,11 @@ mod tests {
         let devices = vec!["synthetic".parse().unwrap()];
         let config = ServeConfig { devices, ..ServeConfig::default() };
         assert!(config.check().is_ok());
-        for (wrong, said) in [
+        for (wrong, message) in [
             (ServeConfig { port: 0, ..config.clone() }, "a port is 1 to 65535, not 0"),
             (ServeConfig { flows: 0, ..config }, "the number of flows is at least 1, not 0"),
         ] {
-            assert_eq!(wrong.check().unwrap_err().to_string(), said);
+            assert_eq!(wrong.check().unwrap_err().to_string(), message);
         }
     }
 

@@ -195,20 +195,20 @@ fn tap(
 
 /// The other side's addresses: one in each of our networks, without duplicates.
 fn peer_addresses(networks: &[Network]) -> Result<Vec<(IpAddr, u8)>, ServeError> {
-    let mut theirs = Vec::new();
+    let mut peers = Vec::new();
     for network in networks {
         let address = (peer_address(*network, networks)?, network.prefix);
         // Several of our addresses may be in the same network.
-        if !theirs.contains(&address) {
-            theirs.push(address);
+        if !peers.contains(&address) {
+            peers.push(address);
         }
     }
-    Ok(theirs)
+    Ok(peers)
 }
 
 /// The other side's address in one of our networks.
-fn peer_address(network: Network, ours: &[Network]) -> Result<IpAddr, ServeError> {
-    network.neighbour(ours).ok_or_else(|| {
+fn peer_address(network: Network, own: &[Network]) -> Result<IpAddr, ServeError> {
+    network.neighbour(own).ok_or_else(|| {
         ServeError::Usage(format!(
             "every address of the network of {network} is the engine's, and the other side needs one as \
              well: leave one of --address out, or give a shorter prefix"
@@ -316,11 +316,11 @@ fn virtio(
     addresses: Addresses,
     pool: &Pool,
 ) -> Result<OpenDevice, ServeError> {
-    let theirs = peer_addresses(networks)?;
-    let theirs: Vec<_> = theirs.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect();
+    let others = peer_addresses(networks)?;
+    let others: Vec<_> = others.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect();
     let Vhost { queues, peers } = device.open(queues, pool)?;
     let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>).collect();
-    let note = format!("{} may be {}", device.other(), theirs.join(", "));
+    let note = format!("{} may be {}", device.other(), others.join(", "));
     let (faults, peers) = (Vec::new(), Some(peers));
     Ok(OpenDevice {
         name: device.name(),
@@ -343,11 +343,11 @@ fn synthetic(
     place: usize,
 ) -> Result<OpenDevice, ServeError> {
     // `check` has ensured that there is one.
-    let Some(ours) = addresses.list().first().copied() else {
+    let Some(own) = addresses.list().first().copied() else {
         return Err(ServeError::Usage("a device needs an address".into()));
     };
-    let ip = peer_address(Network { ip: ours.ip, prefix: ours.prefix }, networks)?;
-    let peer = Address { mac: [2, b's', b'y', b'n', 0, place as u8], ip, prefix: ours.prefix };
+    let ip = peer_address(Network { ip: own.ip, prefix: own.prefix }, networks)?;
+    let peer = Address { mac: [2, b's', b'y', b'n', 0, place as u8], ip, prefix: own.prefix };
     let arrivals = match config.rate {
         0 => Arrivals::Silent,
         rate => Arrivals::Fixed { per_second: rate.into() },
@@ -359,7 +359,7 @@ fn synthetic(
         flows: Flows { count: config.flows, ..Flows::default() },
         ..SyntheticConfig::default()
     };
-    let template = || Datagrams { build: FrameBuilder::new(peer, ours), port: config.port };
+    let template = || Datagrams { build: FrameBuilder::new(peer, own), port: config.port };
     let queues = source
         .split(config.queues.into())
         .iter()
@@ -404,20 +404,20 @@ mod tests {
     #[test]
     fn an_ethernet_address_is_local_the_same_again_and_another_for_each_device() {
         let networks = |text: &str| vec![text.parse::<Network>().expect("an address")];
-        let (ours, other) = (networks("10.99.0.1/24"), networks("10.99.0.3/24"));
+        let (local, other) = (networks("10.99.0.1/24"), networks("10.99.0.3/24"));
         let all = [
-            mac("nk0", 0, &ours, b"one"),
-            mac("nk1", 0, &ours, b"one"),
-            mac("nk0", CLIENT_PLACE, &ours, b"one"),
+            mac("nk0", 0, &local, b"one"),
+            mac("nk1", 0, &local, b"one"),
+            mac("nk0", CLIENT_PLACE, &local, b"one"),
             mac("nk0", 0, &other, b"one"),
-            mac("nk0", 0, &ours, b"two"),
+            mac("nk0", 0, &local, b"two"),
             mac("nk0", 0, &[], b"one"),
         ];
         for (place, mac) in all.iter().enumerate() {
             assert_eq!(mac[..3], [2, b'n', b'k']);
             assert!(!all[..place].contains(mac), "{all:?}");
         }
-        assert_eq!(mac("nk0", 0, &ours, b"one"), all[0]);
+        assert_eq!(mac("nk0", 0, &local, b"one"), all[0]);
         assert!(!host().is_empty());
     }
 }

@@ -200,9 +200,9 @@ impl ServeError {
 
 /// Advice on removing the address that a server left on an interface. Serving beside it would not work: the
 /// operating system goes on sending to the interface that had the network first, even without a carrier.
-fn removal_advice(other: &str, theirs: IpAddr, bits: u8) -> String {
+fn removal_advice(other: &str, address: IpAddr, bits: u8) -> String {
     format!(
-        "; or remove that address, as no process has {other} open: ip addr del {theirs}/{bits} dev \
+        "; or remove that address, as no process has {other} open: ip addr del {address}/{bits} dev \
          {other}"
     )
 }
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn an_address_left_by_a_server_is_reported_with_the_command_to_remove_it() {
-        let says = |left| {
+        let message = |left| {
             let ours = "10.99.0.1/24".parse().unwrap();
             let (name, other) = ("nk1".to_owned(), "nk0".to_owned());
             let theirs = [10, 99, 0, 2].into();
@@ -237,8 +237,8 @@ mod tests {
         };
         let refused = "nk1 cannot be 10.99.0.1/24: nk0 has 10.99.0.2 in the same network; give \
                        another with --address";
-        assert_eq!(says(None), refused);
-        let mended = says(Some(24));
+        assert_eq!(message(None), refused);
+        let mended = message(Some(24));
         let how = mended.strip_prefix(refused).expect("the same, and more");
         assert!(how.starts_with("; or remove that address, as no process has nk0 open"), "{how}");
         assert!(how.ends_with(": ip addr del 10.99.0.2/24 dev nk0"), "{how}");
@@ -248,9 +248,12 @@ mod tests {
     fn two_errors_are_both_reported() {
         let gone = || Err(ServeError::Gone("nk0".into()));
         let left = || Err::<u64, _>(ServeError::Left("eth0".into()));
-        let said = both(gone(), left()).expect_err("two").to_string();
-        assert!(said.starts_with("device nk0 has gone: "), "{said}");
-        assert!(said.contains("; and not everything that was set of eth0 was put back"), "{said}");
+        let message = both(gone(), left()).expect_err("two").to_string();
+        assert!(message.starts_with("device nk0 has gone: "), "{message}");
+        assert!(
+            message.contains("; and not everything that was set of eth0 was put back"),
+            "{message}"
+        );
         assert!(both(gone(), Ok(1)).expect_err("one").to_string().starts_with("device nk0"));
         assert!(both(Ok(()), left()).expect_err("one").to_string().starts_with("not everything"));
         assert_eq!(both(Ok(()), Ok(1)).expect("none"), 1);

@@ -71,15 +71,15 @@ pub enum Event<'a> {
 pub fn run(
     config: &ServeConfig,
     limit: Option<Duration>,
-    tell: &mut dyn FnMut(Event<'_>),
+    on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<Totals, ServeError> {
     // Before any other thread is created: threads inherit the mask, so that no signal interrupts packet processing.
     let signals = Signals::block_termination().map_err(ServeError::Signals)?;
     let mut server = Server::start(config)?;
-    tell(Event::Started(&server));
-    let served = until_an_end(&mut server, &signals, limit, tell);
+    on_event(Event::Started(&server));
+    let served = until_an_end(&mut server, &signals, limit, on_event);
     let (totals, stopped) = server.stop();
-    tell(Event::Served(&totals));
+    on_event(Event::Served(&totals));
     // Until here a second signal could not interrupt the restoring (SIGQUIT can, should anything hang).
     signals.discard_pending();
     both(served, stopped.map(|()| totals))
@@ -89,7 +89,7 @@ fn until_an_end(
     server: &mut Server,
     signals: &Signals,
     limit: Option<Duration>,
-    tell: &mut dyn FnMut(Event<'_>),
+    on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<(), ServeError> {
     let start = Instant::now();
     let mut next = PERIOD;
@@ -103,15 +103,15 @@ fn until_an_end(
             return Ok(());
         }
         for device in server.check()? {
-            tell(Event::DeviceRemoved(&device));
+            on_event(Event::DeviceRemoved(&device));
         }
         for trouble in server.troubles() {
-            tell(Event::Problem(&trouble));
+            on_event(Event::Problem(&trouble));
         }
         if start.elapsed() >= next {
             // Not `+= PERIOD`: after a suspend of the machine, missed reports are not made up for.
             next = start.elapsed() + PERIOD;
-            tell(Event::Status(server.status()));
+            on_event(Event::Status(server.status()));
         }
     }
 }

@@ -32,20 +32,20 @@ impl Network {
 
     /// Whether a host of the network may have this address.
     fn is_host(self, address: u128) -> bool {
-        let (ours, hosts) = self.bits();
+        let (own, hosts) = self.bits();
         let mask = 1u128.checked_shl(hosts).unwrap_or(0).wrapping_sub(1);
         let host = address & mask;
         // Excluded: the first address (in IPv6, all routers), and the last (broadcast in IPv4; left unused in IPv6
         // as well).
-        (address ^ ours) & !mask == 0 && host != 0 && host != mask
+        (address ^ own) & !mask == 0 && host != 0 && host != mask
     }
 
     /// Whether the address is in this network.
     pub fn contains(self, address: IpAddr) -> bool {
         let other = Network { ip: address, ..self };
-        let (ours, hosts) = self.bits();
+        let (own, hosts) = self.bits();
         address.is_ipv4() == self.ip.is_ipv4()
-            && (other.bits().0 ^ ours).checked_shr(hosts).unwrap_or(0) == 0
+            && (other.bits().0 ^ own).checked_shr(hosts).unwrap_or(0) == 0
     }
 
     /// Whether it is link-local (`fe80::/10`), and thus the same on every link.
@@ -55,16 +55,16 @@ impl Network {
 
     /// The other side's address: the next host address of the network that is none of `ours`, or else the closest
     /// one below; `None` if all are ours.
-    pub fn neighbour(self, ours: &[Network]) -> Option<IpAddr> {
+    pub fn neighbour(self, networks: &[Network]) -> Option<IpAddr> {
         let (own, _) = self.bits();
         let free = |bits: u128| {
             let ip = self.with(bits).filter(|_| self.is_host(bits))?;
-            let taken = ip == self.ip || ours.iter().any(|it| it.ip == ip);
+            let taken = ip == self.ip || networks.iter().any(|it| it.ip == ip);
             (!taken).then_some(ip)
         };
         // One step more than there are addresses of ours: if this direction has a free one nearby, it is among
         // them.
-        let steps = 1..=ours.len() as u128 + 1;
+        let steps = 1..=networks.len() as u128 + 1;
         let next = steps.clone().map(|step| own.wrapping_add(step));
         next.chain(steps.map(|step| own.wrapping_sub(step))).find_map(free)
     }
@@ -75,9 +75,9 @@ impl Network {
         if self.is_link_local() {
             return Some(self);
         }
-        let (ours, hosts) = self.bits();
+        let (own, hosts) = self.bits();
         let beyond = u128::try_from(places).ok()?.checked_mul(1u128.checked_shl(hosts)?)?;
-        let ip = self.with(ours.checked_add(beyond)?)?;
+        let ip = self.with(own.checked_add(beyond)?)?;
         Some(Network { ip, ..self })
     }
 }
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_other_side_has_the_next_address() {
-        for (ours, theirs) in [
+        for (own, expected) in [
             ("10.99.0.1/24", "10.99.0.2"),
             ("10.99.0.254/24", "10.99.0.253"),
             ("10.0.0.1/30", "10.0.0.2"),
@@ -138,14 +138,14 @@ mod tests {
             ("fd00::1/64", "fd00::2"),
             ("fd00::2/126", "fd00::1"),
         ] {
-            let theirs: IpAddr = theirs.parse().unwrap();
-            assert_eq!(network(ours).neighbour(&[]), Some(theirs), "{ours}");
+            let expected: IpAddr = expected.parse().unwrap();
+            assert_eq!(network(own).neighbour(&[]), Some(expected), "{own}");
         }
     }
 
     #[test]
     fn the_other_side_has_none_of_our_addresses() {
-        for (ours, theirs) in [
+        for (own, expected) in [
             (&["10.99.0.1/24", "10.99.0.2/24"][..], Some("10.99.0.3")),
             (&["10.99.0.253/24", "10.99.0.254/24"], Some("10.99.0.252")),
             (&["10.99.0.1/24", "10.99.0.3/24", "10.98.0.2/24"], Some("10.99.0.2")),
@@ -153,9 +153,9 @@ mod tests {
             (&["10.0.0.1/30", "10.0.0.2/30"], None),
             (&["fd00::1/126", "fd00::2/126"], None),
         ] {
-            let all: Vec<Network> = ours.iter().map(|text| network(text)).collect();
+            let all: Vec<Network> = own.iter().map(|text| network(text)).collect();
             let neighbour = all[0].neighbour(&all).map(|ip| ip.to_string());
-            assert_eq!(neighbour.as_deref(), theirs, "{ours:?}");
+            assert_eq!(neighbour.as_deref(), expected, "{own:?}");
         }
     }
 

@@ -271,14 +271,14 @@ impl Server {
             let what = BusyPolling::Ignored;
             format!("device {name}: busy polling: {what}; a policy without it costs less then")
         });
-        let told =
+        let troubles =
             self.peers.iter().filter_map(|(name, peers)| Some((name, peers.take_problem()?)));
-        let told = told.map(|(name, trouble)| format!("device {name}: {trouble}"));
+        let troubles = troubles.map(|(name, trouble)| format!("device {name}: {trouble}"));
         let ended = self.capture.iter().filter_map(|(path, capture)| {
             let why = capture.failed()?;
             Some(format!("the capture has ended: cannot write {}: {why}", path.display()))
         });
-        told.chain(ended).chain(ignored).collect()
+        troubles.chain(ended).chain(ignored).collect()
     }
 
     /// Stops the server: all threads, devices and sockets are closed. Returns the totals, and an error if the
@@ -372,9 +372,9 @@ fn engine_config(cpus: &[usize], devices: Vec<OpenDevice>, placed: &[Placed]) ->
         delivery_cost: 0,
         settings: place.policy.instance,
     });
-    let here = Placement { cpus: cpus.to_vec(), ..Placement::default() };
+    let placement = Placement { cpus: cpus.to_vec(), ..Placement::default() };
     EngineConfig {
-        contexts: Contexts { napi: here.clone(), worker: here, ..Contexts::default() },
+        contexts: Contexts { napi: placement.clone(), worker: placement, ..Contexts::default() },
         ..EngineConfig::new(cpus.to_vec(), devices.collect())
     }
 }
@@ -382,7 +382,7 @@ fn engine_config(cpus: &[usize], devices: Vec<OpenDevice>, placed: &[Placed]) ->
 fn note(device: &OpenDevice) -> String {
     let OpenDevice { name, addresses, note, .. } = device;
     let list: Vec<_> =
-        addresses.list().iter().map(|ours| format!("{}/{}", ours.ip, ours.prefix)).collect();
+        addresses.list().iter().map(|own| format!("{}/{}", own.ip, own.prefix)).collect();
     let mac = addresses.mac().map(|byte| format!("{byte:02x}")).join(":");
     format!("{name}: {}, Ethernet {mac}; {note}", list.join(", "))
 }

@@ -152,8 +152,8 @@ mod tests {
         let network = |text: String| text.parse::<Network>().expect("an address");
         let mut own = vec![network("fe80::1/64".into())];
         own.extend((1..=ADDRESSES).map(|n| network(format!("10.0.0.{n}/24"))));
-        let (ours, left) = split_excess(own.clone());
-        assert_eq!((ours, left), (own[1..].to_vec(), own[..1].to_vec()));
+        let (kept, left) = split_excess(own.clone());
+        assert_eq!((kept, left), (own[1..].to_vec(), own[..1].to_vec()));
         assert_eq!(split_excess(own[..ADDRESSES].to_vec()).0.len(), ADDRESSES);
         assert!(split_excess(own[..ADDRESSES].to_vec()).1.is_empty());
     }

@@ -111,7 +111,7 @@ mod tests {
         // If both parts busy poll, the one that the application waits in counts.
         let both = "napibusy,socket-busy-poll-usecs=50,socket-busy-poll-budget=5";
         assert_eq!(of(both), Some(expected));
-        let apart = format!("{both},socket-poller=separate");
-        assert_eq!(of(&apart), Some((50, 5, false)));
+        let separate = format!("{both},socket-poller=separate");
+        assert_eq!(of(&separate), Some((50, 5, false)));
     }
 }

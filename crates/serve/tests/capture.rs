@@ -24,17 +24,17 @@ fn totals_are_reported_even_if_the_capture_could_not_be_written() {
 
     let reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
     let mut reader = Some(reader.expect("it is there"));
-    let (mut told, mut troubles) = (None, Vec::new());
+    let (mut reported, mut troubles) = (None, Vec::new());
     let served = run(&config, limit, &mut |event| match event {
         // From here on the FIFO has no reader.
         Event::Started(_) => drop(reader.take()),
         Event::Problem(trouble) => troubles.push(trouble.to_owned()),
-        Event::Served(totals) => told = Some(totals.clone()),
+        Event::Served(totals) => reported = Some(totals.clone()),
         Event::Status(_) | Event::DeviceRemoved(_) => {}
     });
     std::fs::remove_file(&path).expect("it is ours");
     let error = served.expect_err("not all was written");
     assert!(matches!(error, ServeError::Capture { .. }), "{error}");
     assert!(troubles.iter().any(|it| it.contains("the capture has ended")), "{troubles:?}");
-    assert!(told.expect("the totals").received > 0);
+    assert!(reported.expect("the totals").received > 0);
 }

@@ -42,7 +42,7 @@ impl Drop for Own {
     }
 }
 
-fn here() -> PathBuf {
+fn folder() -> PathBuf {
     std::env::temp_dir()
 }
 
@@ -120,8 +120,8 @@ fn array(directory: &Path) {
 
 #[test]
 fn a_file_does_what_an_array_would() {
-    drop(Own::new(&here(), 1).store());
-    array(&here());
+    drop(Own::new(&folder(), 1).store());
+    array(&folder());
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn where_zeroes_cannot_be_asked_for_they_are_written() {
 
 #[test]
 fn forgotten_operations_are_dropped() {
-    let own = Own::new(&here(), 4_096 * 1_000);
+    let own = Own::new(&folder(), 4_096 * 1_000);
     let mut store = own.store();
     for tag in 0..1_000 {
         let action = Action::Write(vec![1; 4_096]);
@@ -175,7 +175,7 @@ fn forgotten_zero_writes_end_with_the_piece_in_flight() {
 
 #[test]
 fn more_operations_than_the_kernel_takes_at_a_time_end_all() {
-    let own = Own::new(&here(), 4_096 * 1_000);
+    let own = Own::new(&folder(), 4_096 * 1_000);
     let mut store = own.store();
     for tag in 0..1_000u64 {
         let action = Action::Write(vec![tag as u8; 4_096]);
@@ -196,7 +196,7 @@ fn more_operations_than_the_kernel_takes_at_a_time_end_all() {
 
 #[test]
 fn two_handles_see_one_file() {
-    let own = Own::new(&here(), SIZE);
+    let own = Own::new(&folder(), SIZE);
     drop(own.store());
     let disk = own.disk();
     let (mut one_s, mut other_s) = (disk.handle().expect("one"), disk.handle().expect("two"));
@@ -206,7 +206,7 @@ fn two_handles_see_one_file() {
 
 #[test]
 fn a_file_that_became_shorter_is_an_error() {
-    let own = Own::new(&here(), SIZE);
+    let own = Own::new(&folder(), SIZE);
     let mut store = own.store();
     let file = OpenOptions::new().write(true).open(&own.0).expect("the file");
     file.write_all_at(b"x", 99).expect("a write");
@@ -223,9 +223,9 @@ fn what_cannot_be_served_is_refused() {
         let error = Disk::open(Path::new(path), true).unwrap_err();
         assert!(matches!(error, DiskError::Kind(_)), "{error}");
     }
-    let empty = Own::new(&here(), 0);
+    let empty = Own::new(&folder(), 0);
     assert!(matches!(Disk::open(&empty.0, true), Err(DiskError::Empty(_))));
-    let (own, shared) = (Own::new(&here(), 10), Own::new(&here(), 10));
+    let (own, shared) = (Own::new(&folder(), 10), Own::new(&folder(), 10));
     let _writer = own.disk();
     let _readers = [(), ()].map(|()| Disk::open(&shared.0, true).expect("a reader"));
     // In parallel, because each waits for a while in case the lock is about to be released.

@@ -72,13 +72,13 @@ fn the_deferral_is_restored_while_the_device_is_open_even_if_the_engine_does_not
         .output()
         .expect("started");
     std::fs::remove_dir_all(&directory).expect("it is ours");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{output:?}");
-    if !said.contains("interrupts are deferred until the end") {
-        ignore(format_args!("this kernel defers nothing below: {said}"));
+    if !text.contains("interrupts are deferred until the end") {
+        ignore(format_args!("this kernel defers nothing below: {text}"));
     }
-    assert!(said.contains("CPU 1023"), "{said}");
-    assert!(said.contains("changes that were not put back: 0"), "{said}");
+    assert!(text.contains("CPU 1023"), "{text}");
+    assert!(text.contains("changes that were not put back: 0"), "{text}");
 }
 
 napkin_testing::main!(child);

@@ -294,9 +294,9 @@ mod tests {
     fn once_a_flush_has_failed_none_of_any_handle_succeeds() {
         let flush_failed = Arc::<AtomicBool>::default();
         let handle = |file| FileStore::new(Arc::new(file), 1, Arc::clone(&flush_failed));
-        let ours = File::open(std::env::current_exe().expect("a path")).expect("a file");
+        let own = File::open(std::env::current_exe().expect("a path")).expect("a file");
         // io_uring is not permitted here.
-        let Ok(mut sound) = handle(ours) else { return };
+        let Ok(mut sound) = handle(own) else { return };
         let (pipe, _end) = io::pipe().expect("a pipe");
         let mut broken = handle(File::from(OwnedFd::from(pipe))).expect("another");
         assert_eq!(flush(&mut sound), Ok(()));
