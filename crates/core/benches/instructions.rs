@@ -170,7 +170,7 @@ type Steps = Cycle<Iter<'static, Op>>;
 /// A pass that decides nothing: it repeats its steps. With `TWICE` it reads each step twice.
 struct Script<const TWICE: bool> {
     steps: Steps,
-    again: Steps,
+    twin: Steps,
     nic: Nic,
 }
 
@@ -178,7 +178,7 @@ impl<const TWICE: bool> Pass<Nic> for Script<TWICE> {
     #[inline]
     fn next(&mut self, _: Ns, _: Did) -> Op {
         if TWICE {
-            black_box(self.again.next());
+            black_box(self.twin.next());
         }
         self.steps.next().copied().unwrap_or(Op::Done)
     }
@@ -190,7 +190,7 @@ impl<const TWICE: bool> Pass<Nic> for Script<TWICE> {
 
 fn script<const TWICE: bool>(steps: &'static [Op]) -> Script<TWICE> {
     let steps = || black_box(steps).iter().cycle();
-    Script { steps: steps(), again: steps(), nic: Nic { frames: 0 } }
+    Script { steps: steps(), twin: steps(), nic: Nic { frames: 0 } }
 }
 
 const POLL: Op = Op::Poll { id: ID, budget: 64 };

@@ -13,12 +13,12 @@ fn recover(talk: &Talk, case: &str) {
     }
     for _ in 0..400 {
         if std::mem::take(&mut talk.device(ID).line) {
-            talk.hear(Interrupt::new(&talk.host, ID)).says();
+            talk.hear(Interrupt::new(&talk.host, ID)).run();
         }
         talk.softirq();
         talk.dispatch(Context::Ksoftirqd);
-        talk.hear(Kthread::new(&talk.host, ID)).says_at_most(40);
-        talk.hear(Worker::new(&talk.host)).says();
+        talk.hear(Kthread::new(&talk.host, ID)).run_at_most(40);
+        talk.hear(Worker::new(&talk.host)).run();
         let state = talk.host.instance(ID).state();
         if state.mode() == Threaded::BusyPoll && talk.device(ID).waiting() == 0 {
             talk.set(|policy| policy.threaded = Threaded::Disabled);
@@ -58,7 +58,7 @@ fn lose(
             context.follow(ID);
             prepare(&talk);
             let mut lost = talk.hear(pass(&talk, &context));
-            let (_, ended) = lost.says_at_most(steps);
+            let (_, ended) = lost.run_at_most(steps);
             if half && !ended {
                 // A step that was decided and not taken. A wake-up or a raise is taken all the same: that is the
                 // world's duty.
@@ -195,10 +195,10 @@ fn a_disable_that_waited_for_an_owner_who_left_for_it() {
     let talk = Talk::new("base");
     interrupted(&talk);
     let mut softirq = talk.hear(Softirq::new(&talk.host, CPU, Context::Ksoftirqd));
-    assert_eq!(softirq.says_next(2), "TIMER, poll 64 -> 64");
+    assert_eq!(softirq.run_next(2), "TIMER, poll 64 -> 64");
     let mut disable = talk.hear(Disable::new(&talk.host, ID).expect("it is enabled"));
-    disable.says();
-    assert_eq!(softirq.says(), "deliver, RCU, sleep");
+    disable.run();
+    assert_eq!(softirq.run(), "deliver, RCU, sleep");
     assert!(!talk.host.instance(ID).state().has(state::SCHED));
     drop(disable);
     recover(&talk, "a lost disable");
@@ -208,7 +208,7 @@ fn a_disable_that_waited_for_an_owner_who_left_for_it() {
 #[test]
 fn an_enable() {
     let disabled = |talk: &Talk| {
-        talk.hear(Disable::new(&talk.host, ID).expect("it is enabled")).says();
+        talk.hear(Disable::new(&talk.host, ID).expect("it is enabled")).run();
         talk.arrive(5);
     };
     for policy in ["base", "threaded", "workqueue"] {
@@ -230,11 +230,11 @@ fn a_lost_softirq_leaves_its_other_vectors_pending() {
     interrupted(&talk);
     let mut softirq =
         talk.hear(Softirq::new(&talk.host, CPU, Context::Interrupt { competition: false }));
-    assert_eq!(softirq.says_next(2), "TIMER, poll 64 -> 64");
+    assert_eq!(softirq.run_next(2), "TIMER, poll 64 -> 64");
     drop(softirq);
-    let said = talk.softirq();
-    assert!(said.starts_with("poll 64 -> 64") && said.ends_with("unmask"), "{said}");
-    assert!(said.contains("RCU"), "{said}");
+    let steps = talk.softirq();
+    assert!(steps.starts_with("poll 64 -> 64") && steps.ends_with("unmask"), "{steps}");
+    assert!(steps.contains("RCU"), "{steps}");
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn a_lost_softirq_puts_back_everybody_it_had_taken() {
     }
     let mut softirq =
         talk.hear(Softirq::new(&talk.host, CPU, Context::Interrupt { competition: false }));
-    assert_eq!(softirq.says_next(3), "#0 poll 64 -> 64, #0 deliver, #1 poll 64 -> 64");
+    assert_eq!(softirq.run_next(3), "#0 poll 64 -> 64, #0 deliver, #1 poll 64 -> 64");
     drop(softirq);
     talk.softirq();
     for id in talk.host.ids() {

@@ -109,9 +109,9 @@ fn rounds(rounds: u32, follows: bool) {
         if follows {
             context.follow(ID);
         }
-        talk.hear(EpollWait::new(&talk.host, &context, Some(0), false)).says();
+        talk.hear(EpollWait::new(&talk.host, &context, Some(0), false)).run();
         talk.read();
-        talk.hear(EpollWait::new(&talk.host, &context, None, false)).says();
+        talk.hear(EpollWait::new(&talk.host, &context, None, false)).run();
         assert_eq!(context.follows(), None, "a poll in vain forgets the instance");
     }
 }
@@ -138,7 +138,7 @@ fn deliver(talk: &Talk) {
 fn forgetful(talk: &Talk) -> EpollContext {
     let context = talk.context(0, 64, true);
     context.follow(ID);
-    talk.hear(EpollWait::new(&talk.host, &context, None, false)).says();
+    talk.hear(EpollWait::new(&talk.host, &context, None, false)).run();
     assert_eq!(context.follows(), None);
     context
 }
@@ -150,11 +150,11 @@ fn an_event_that_is_no_delivery_s_names_nobody_to_follow() {
     let talk = Talk::new("suspend20");
     let context = forgetful(&talk);
     for _ in 0..300 {
-        talk.hear(EpollWait::new(&talk.host, &context, None, false)).says();
+        talk.hear(EpollWait::new(&talk.host, &context, None, false)).run();
         deliver(&talk);
         context.no_delivery();
         let mut woken = talk.hear(EpollWait::new(&talk.host, &context, Some(0), false));
-        woken.says();
+        woken.run();
         assert_eq!(woken.pass.events(), 1);
         talk.read();
     }
@@ -166,9 +166,9 @@ fn an_event_that_is_left_over_is_no_new_delivery() {
     let context = forgetful(&talk);
     for _ in 0..300 {
         deliver(&talk);
-        let mut again = talk.hear(EpollWait::new(&talk.host, &context, Some(0), false));
-        again.says();
-        assert!(again.pass.events() > 0);
+        let mut second = talk.hear(EpollWait::new(&talk.host, &context, Some(0), false));
+        second.run();
+        assert!(second.pass.events() > 0);
     }
 }
 
@@ -183,7 +183,7 @@ fn a_deadline_that_nobody_keeps_is_noticed() {
     for _ in 0..20 {
         talk.pass(500 * MILLISECOND);
         talk.read();
-        talk.hear(EpollWait::new(&talk.host, &context, Some(0), false)).says();
+        talk.hear(EpollWait::new(&talk.host, &context, Some(0), false)).run();
     }
 }
 
@@ -198,7 +198,7 @@ fn a_timer_that_is_late_is_none_that_nobody_keeps() {
         // All threads were stopped for an hour; for a while afterwards only a waiting thread runs.
         talk.pass(3_600_000 * MILLISECOND);
         for _ in 0..100 {
-            talk.hear(EpollWait::new(&talk.host, &context, Some(0), false)).says();
+            talk.hear(EpollWait::new(&talk.host, &context, Some(0), false)).run();
             talk.pass(10 * MILLISECOND);
         }
         talk.timer();

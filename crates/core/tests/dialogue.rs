@@ -46,11 +46,11 @@ fn softirq_work_that_waits_at_the_unmask_is_polled_at_once() {
     talk.interrupt(ID);
     let mut softirq =
         talk.hear(Softirq::new(&talk.host, CPU, Context::Interrupt { competition: false }));
-    assert_eq!(softirq.says_next(2), "poll 64 -> 1, deliver");
+    assert_eq!(softirq.run_next(2), "poll 64 -> 1, deliver");
     // Between the delivery and the unmasking: no interrupt comes, and unmasking sees it.
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "no interrupt");
-    assert_eq!(softirq.says(), "unmask: work waits, mask, poll 64 -> 1, deliver, unmask");
+    assert_eq!(softirq.run(), "unmask: work waits, mask, poll 64 -> 1, deliver, unmask");
 }
 
 #[test]
@@ -60,11 +60,11 @@ fn softirq_an_interrupt_between_unmask_and_release_leaves_a_mark() {
     talk.interrupt(ID);
     let mut softirq =
         talk.hear(Softirq::new(&talk.host, CPU, Context::Interrupt { competition: false }));
-    assert_eq!(softirq.says_next(3), "poll 64 -> 1, deliver, unmask");
+    assert_eq!(softirq.run_next(3), "poll 64 -> 1, deliver, unmask");
     talk.arrive(1);
     // The one-shot interrupt masks itself, and its handler touches nothing; the release honours the mark.
     assert_eq!(talk.interrupt(ID), "");
-    assert_eq!(softirq.says(), "mask, poll 64 -> 1, deliver, unmask");
+    assert_eq!(softirq.run(), "mask, poll 64 -> 1, deliver, unmask");
     let counts = talk.counts();
     assert_eq!((counts.interrupts, counts.interrupts_missed, counts.repolls), (2, 1, 1));
 }
@@ -86,7 +86,7 @@ fn ksoftirqd_takes_the_network_while_others_want_the_cpu() {
     assert_eq!(talk.interrupt(ID), "mask, raise");
     assert_eq!(talk.dispatch(Context::Interrupt { competition: true }), "wake ksoftirqd");
     let mut ksoftirqd = talk.hear(Softirq::new(&talk.host, CPU, Context::Ksoftirqd));
-    assert_eq!(ksoftirqd.says(), "poll 64 -> 1, deliver, unmask, sleep");
+    assert_eq!(ksoftirqd.run(), "poll 64 -> 1, deliver, unmask, sleep");
     assert_eq!(talk.counts().polls[Owner::Ksoftirqd as usize], 1);
 }
 
@@ -94,11 +94,11 @@ fn ksoftirqd_takes_the_network_while_others_want_the_cpu() {
 fn threaded_the_instance_s_own_thread_polls_and_sleeps() {
     let talk = Talk::new("threaded");
     let mut thread = talk.hear(Kthread::new(&talk.host, ID));
-    assert_eq!(thread.says(), "sleep");
+    assert_eq!(thread.run(), "sleep");
     talk.arrive(70);
     assert_eq!(talk.interrupt(ID), "mask, wake napi");
     assert_eq!(
-        thread.says(),
+        thread.run(),
         "poll 64 -> 64, deliver, resched, poll 64 -> 6, deliver, unmask, sleep"
     );
     assert_eq!(talk.softirq(), "");
@@ -112,9 +112,9 @@ fn threaded_a_schedule_for_the_softirq_is_none_for_the_thread() {
     talk.set(|policy| policy.threaded = Threaded::Enabled);
     // It is scheduled, but not for the thread (race R3): the softirq polls, and hands over.
     let mut thread = talk.hear(Kthread::new(&talk.host, ID));
-    assert_eq!(thread.says(), "sleep");
+    assert_eq!(thread.run(), "sleep");
     assert_eq!(talk.softirq(), "poll 64 -> 1, deliver, wake napi");
-    assert_eq!(thread.says(), "poll 64 -> 0, unmask, sleep");
+    assert_eq!(thread.run(), "poll 64 -> 0, unmask, sleep");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn workqueue_items_go_round_among_the_workers() {
     let mut worker = talk.hear(Worker::new(&talk.host));
     // The first used its budget and goes to the tail.
     assert_eq!(
-        worker.says(),
+        worker.run(),
         "#0 poll 64 -> 64, #0 deliver, resched, #1 poll 64 -> 1, #1 deliver, #1 unmask, \
          #0 poll 64 -> 1, #0 deliver, #0 unmask, sleep"
     );
@@ -141,12 +141,12 @@ fn busy_poll_the_application_takes_its_packets_itself() {
     let context = talk.context(50, 64, false);
     context.follow(ID);
     let mut wait = talk.hear(EpollWait::new(&talk.host, &context, None, false));
-    assert_eq!(wait.says_next(3), "look -> 0, poll 64 -> 0, look -> 0");
+    assert_eq!(wait.run_next(3), "look -> 0, poll 64 -> 0, look -> 0");
     talk.arrive(2);
     // The interrupt stays unmasked for a session that does not prefer busy polling; it finds the instance owned.
     assert_eq!(talk.interrupt(ID), "");
     // A claim costs two polls: the one that finds the packets, and the one that releases.
-    assert_eq!(wait.says(), "poll 64 -> 2, deliver, look -> 2, poll 64 -> 0, unmask, look -> 2");
+    assert_eq!(wait.run(), "poll 64 -> 2, deliver, look -> 2, poll 64 -> 0, unmask, look -> 2");
     assert_eq!(wait.pass.events(), 2);
     assert_eq!(talk.counts().busy_claims, 1);
 }
@@ -155,18 +155,18 @@ fn busy_poll_the_application_takes_its_packets_itself() {
 fn threaded_busy_poll_never_lets_go_until_the_mode_is_left() {
     let talk = Talk::new("threaded-busy-poll");
     let mut thread = talk.hear(Kthread::new(&talk.host, ID));
-    assert_eq!(thread.says(), "sleep");
+    assert_eq!(thread.run(), "sleep");
     // The first packet wakes the thread; from then on no interrupt comes.
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "mask, wake napi");
-    assert_eq!(thread.says_next(3), "poll 64 -> 1, deliver, resched");
-    assert_eq!(thread.says_next(4), "poll 64 -> 0, pause, poll 64 -> 0, pause");
+    assert_eq!(thread.run_next(3), "poll 64 -> 1, deliver, resched");
+    assert_eq!(thread.run_next(4), "poll 64 -> 0, pause, poll 64 -> 0, pause");
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "no interrupt");
-    assert_eq!(thread.says_next(3), "poll 64 -> 1, deliver, resched");
+    assert_eq!(thread.run_next(3), "poll 64 -> 1, deliver, resched");
     talk.set(|policy| policy.threaded = Threaded::Disabled);
     // One poll later the softirq owns it, with deferral as it is set: work reloads the count.
-    assert_eq!(thread.says(), "poll 64 -> 0, wake ksoftirqd");
+    assert_eq!(thread.run(), "poll 64 -> 0, wake ksoftirqd");
     talk.arrive(1);
     assert_eq!(talk.softirq(), "poll 64 -> 1, deliver, timer +15us");
 }
@@ -223,13 +223,13 @@ fn suspend_the_application_keeps_the_queue_while_it_finds_events() {
     let talk = Talk::new("suspend20");
     let context = talk.context(0, 64, true);
     let mut wait = talk.hear(EpollWait::new(&talk.host, &context, None, false));
-    assert_eq!(wait.says(), "look -> 0, sleep");
+    assert_eq!(wait.run(), "look -> 0, sleep");
     talk.arrive(1);
     talk.interrupt(ID);
     assert_eq!(talk.softirq(), "poll 64 -> 1, deliver, timer +20us");
     context.follow(ID);
     // Events: the timer is extended to the safety timeout.
-    assert_eq!(wait.says(), "look -> 1, timer +20ms");
+    assert_eq!(wait.run(), "look -> 1, timer +20ms");
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 1);
     talk.read();
     talk.at(20 * US);
@@ -239,7 +239,7 @@ fn suspend_the_application_keeps_the_queue_while_it_finds_events() {
     // The application comes back, polls by itself, and finds them: suspended again.
     let mut wait = talk.hear(EpollWait::new(&talk.host, &context, None, false));
     assert_eq!(
-        wait.says(),
+        wait.run(),
         "look -> 0, poll 64 -> 3, deliver, look -> 3, timer +19980us, look -> 3, timer +20ms"
     );
     talk.read();
@@ -247,7 +247,7 @@ fn suspend_the_application_keeps_the_queue_while_it_finds_events() {
     // The wait finds nothing: the suspension ends with a poll at once, and deferral takes over.
     let mut wait = talk.hear(EpollWait::new(&talk.host, &context, None, false));
     assert_eq!(
-        wait.says(),
+        wait.run(),
         "look -> 0, poll 64 -> 0, look -> 0, timer +19980us, look -> 0, \
          run here (poll 64 -> 0, timer +20us), sleep"
     );
@@ -262,7 +262,7 @@ fn suspend_a_stalled_application_loses_the_queue_to_deferral() {
     talk.arrive(1);
     talk.interrupt(ID);
     talk.softirq();
-    talk.hear(EpollWait::new(&talk.host, &context, None, false)).says();
+    talk.hear(EpollWait::new(&talk.host, &context, None, false)).run();
     talk.arrive(5);
     talk.at(20 * MILLISECOND - 1);
     assert_eq!(talk.timer(), "nothing");
@@ -279,7 +279,7 @@ fn suspend_without_deferral_masks_nothing() {
     talk.arrive(1);
     talk.interrupt(ID);
     assert_eq!(talk.softirq(), "poll 64 -> 1, deliver, unmask");
-    talk.hear(EpollWait::new(&talk.host, &context, None, false)).says();
+    talk.hear(EpollWait::new(&talk.host, &context, None, false)).run();
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "mask, raise");
 }
@@ -292,7 +292,7 @@ fn suspend_for_a_shortened_timeout_is_not_suspended_for_the_old_one() {
     talk.arrive(1);
     talk.interrupt(ID);
     talk.softirq();
-    let wait = || talk.hear(EpollWait::new(&talk.host, &context, Some(0), false)).says();
+    let wait = || talk.hear(EpollWait::new(&talk.host, &context, Some(0), false)).run();
     assert_eq!(wait(), "look -> 1, timer +10000ms");
     talk.set(|policy| policy.irq_suspend_timeout = MILLISECOND);
     assert_eq!(wait(), "look -> 1, timer +1ms");
@@ -342,19 +342,19 @@ fn the_presets_that_poll_deliver_a_packet_each_in_their_own_way() {
         let talk = Talk::new(preset.name);
         let Policy { instance, .. } = preset.policy;
         talk.arrive(1);
-        let said = talk.interrupt(ID);
+        let steps = talk.interrupt(ID);
         match instance.threaded {
             Threaded::Disabled => {
-                assert_eq!(said, "mask, raise", "{}", preset.name);
+                assert_eq!(steps, "mask, raise", "{}", preset.name);
                 talk.softirq();
             }
             Threaded::Enabled | Threaded::BusyPoll => {
-                assert_eq!(said, "mask, wake napi", "{}", preset.name);
-                talk.hear(Kthread::new(&talk.host, ID)).says_next(3);
+                assert_eq!(steps, "mask, wake napi", "{}", preset.name);
+                talk.hear(Kthread::new(&talk.host, ID)).run_next(3);
             }
             Threaded::Workqueue => {
-                assert_eq!(said, "mask, wake worker", "{}", preset.name);
-                talk.hear(Worker::new(&talk.host)).says();
+                assert_eq!(steps, "mask, wake worker", "{}", preset.name);
+                talk.hear(Worker::new(&talk.host)).run();
             }
         }
         assert_eq!(talk.read(), 1, "{}", preset.name);

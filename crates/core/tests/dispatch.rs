@@ -54,7 +54,7 @@ fn from_4_9_to_6_4_they_were_left_to_ksoftirqd() {
     assert_eq!(talk.dispatch(INTERRUPT), "");
     assert_eq!(talk.dispatch(Context::Application), "");
     let mut ksoftirqd = talk.hear(Softirq::new(&talk.host, CPU, Context::Ksoftirqd));
-    assert_eq!(ksoftirqd.says(), "TIMER, poll 64 -> 1, deliver, unmask, RCU, sleep");
+    assert_eq!(ksoftirqd.run(), "TIMER, poll 64 -> 1, deliver, unmask, RCU, sleep");
     // ksoftirqd sleeps again, so vectors run inline again.
     pending(&talk, &[]);
     assert_eq!(talk.dispatch(INTERRUPT), "poll 64 -> 1, deliver, unmask");
@@ -128,9 +128,9 @@ fn in_2018_as_meant_a_pass_that_restarts_leaves_the_network_pending() {
     let _ = talk.host.raise_vectors(CPU, Vector::Tasklet.bit(), RaisedFrom::Interrupt);
     let mut softirq = talk.hear(Softirq::new(&talk.host, CPU, CROWDED));
     // The network is not pending: ksoftirqd is not woken.
-    assert_eq!(softirq.says_next(1), "TASKLET");
+    assert_eq!(softirq.run_next(1), "TASKLET");
     pending(&talk, &[Vector::Timer]);
-    assert_eq!(softirq.says(), "TIMER, wake ksoftirqd");
+    assert_eq!(softirq.run(), "TIMER, wake ksoftirqd");
     assert_eq!(talk.dispatch(Context::Ksoftirqd), "poll 64 -> 1, deliver, unmask, sleep");
 }
 
@@ -160,9 +160,9 @@ fn one_dispatch_makes_ten_passes() {
     let talk = Talk::new("base");
     talk.arrive(64 * 100);
     talk.interrupt(ID);
-    let said = talk.softirq();
-    assert_eq!(said.matches("poll").count(), 10);
-    assert!(said.ends_with("deliver, wake ksoftirqd"), "{said}");
+    let steps = talk.softirq();
+    assert_eq!(steps.matches("poll").count(), 10);
+    assert!(steps.ends_with("deliver, wake ksoftirqd"), "{steps}");
     assert_eq!(talk.host.cpu(CPU).counts().net_rx, 10);
 }
 
@@ -192,9 +192,9 @@ fn one_dispatch_ends_when_it_is_told_between_two_steps_that_somebody_wants_the_c
     talk.arrive(64 * 100);
     talk.interrupt(ID);
     let mut softirq = talk.hear(Softirq::new(&talk.host, CPU, INTERRUPT));
-    assert_eq!(softirq.says_next(1), "poll 64 -> 64");
+    assert_eq!(softirq.run_next(1), "poll 64 -> 64");
     softirq.pass.need_resched();
-    assert_eq!(softirq.says(), "deliver, wake ksoftirqd");
+    assert_eq!(softirq.run(), "deliver, wake ksoftirqd");
 }
 
 #[test]
@@ -204,12 +204,12 @@ fn a_dispatch_that_is_told_before_it_begins_is_one_pass() {
     talk.interrupt(ID);
     let mut softirq = talk.hear(Softirq::new(&talk.host, CPU, INTERRUPT));
     softirq.pass.need_resched();
-    assert_eq!(softirq.says(), "poll 64 -> 64, deliver, wake ksoftirqd");
+    assert_eq!(softirq.run(), "poll 64 -> 64, deliver, wake ksoftirqd");
     // ksoftirqd yields once, and not again for the same request.
     let mut ksoftirqd = talk.hear(Softirq::new(&talk.host, CPU, Context::Ksoftirqd));
     ksoftirqd.pass.need_resched();
     assert_eq!(
-        ksoftirqd.says_next(6),
+        ksoftirqd.run_next(6),
         "poll 64 -> 64, deliver, resched, poll 64 -> 64, deliver, poll 64 -> 64"
     );
 }
@@ -222,15 +222,15 @@ fn ksoftirqd_makes_a_dispatch_a_loop_and_offers_the_cpu_in_between() {
     talk.softirq();
     let mut ksoftirqd = talk.hear(Softirq::new(&talk.host, CPU, Context::Ksoftirqd));
     assert_eq!(
-        ksoftirqd.says(),
+        ksoftirqd.run(),
         "poll 64 -> 64, deliver, poll 64 -> 64, deliver, poll 64 -> 0, unmask, sleep"
     );
     talk.arrive(64 * 11);
     talk.interrupt(ID);
-    let said = ksoftirqd.says();
-    assert!(said.contains("deliver, resched, poll 64 -> 64"), "{said}");
+    let steps = ksoftirqd.run();
+    assert!(steps.contains("deliver, resched, poll 64 -> 64"), "{steps}");
     ksoftirqd.pass.stop();
-    assert_eq!(ksoftirqd.says(), "");
+    assert_eq!(ksoftirqd.run(), "");
 }
 
 #[test]
@@ -243,12 +243,12 @@ fn a_round_takes_its_budget_and_no_more_than_one_weight_beyond() {
     let limits = Limits { dispatch_passes: 1, ..Limits::default() };
     talk.host.cpu(CPU).set_limits(limits);
     // The budget of 300 frames is exceeded after the fifth poll of 64.
-    let said = talk.softirq();
-    assert_eq!(said.matches("-> 64").count(), 5, "{said}");
+    let steps = talk.softirq();
+    assert_eq!(steps.matches("-> 64").count(), 5, "{steps}");
     assert_eq!(talk.host.cpu(CPU).counts().time_squeeze, 1);
     // The instances that were not reached come first in the next round.
-    let said = talk.softirq();
-    assert!(said.starts_with("#5 poll 64 -> 64, #5 deliver, #6 poll 64 -> 64"), "{said}");
+    let steps = talk.softirq();
+    assert!(steps.starts_with("#5 poll 64 -> 64, #5 deliver, #6 poll 64 -> 64"), "{steps}");
 }
 
 #[test]
@@ -259,9 +259,9 @@ fn frames_of_a_queue_that_is_left_to_its_timer_are_in_the_budget_too() {
         talk.interrupt(id);
     }
     talk.host.cpu(CPU).set_limits(Limits { dispatch_passes: 1, ..Limits::default() });
-    let said = talk.softirq();
-    assert_eq!(said.matches("-> 60").count(), 5, "{said}");
-    assert_eq!(said.matches("timer").count(), 5, "{said}");
+    let steps = talk.softirq();
+    assert_eq!(steps.matches("-> 60").count(), 5, "{steps}");
+    assert_eq!(steps.matches("timer").count(), 5, "{steps}");
     assert_eq!(talk.host.cpu(CPU).counts().time_squeeze, 1);
 }
 
@@ -305,9 +305,9 @@ fn a_round_of_handed_over_instances_has_its_limits_too() {
         talk.host.set(id, &policy.instance).expect("within its limits");
     }
     talk.host.cpu(CPU).set_limits(Limits { dispatch_passes: 1, ..Limits::default() });
-    let said = talk.softirq();
-    assert_eq!(said.matches("poll").count(), 5, "{said}");
-    assert_eq!(said.matches("wake napi").count(), 5, "{said}");
+    let steps = talk.softirq();
+    assert_eq!(steps.matches("poll").count(), 5, "{steps}");
+    assert_eq!(steps.matches("wake napi").count(), 5, "{steps}");
 }
 
 #[test]
@@ -317,8 +317,8 @@ fn several_instances_go_round() {
         talk.arrive_at(id, 65);
         talk.interrupt(id);
     }
-    let said = talk.softirq();
-    let polled: Vec<&str> = said.split(", ").filter(|word| word.contains("poll")).collect();
+    let steps = talk.softirq();
+    let polled: Vec<&str> = steps.split(", ").filter(|word| word.contains("poll")).collect();
     assert_eq!(
         polled,
         [
@@ -338,12 +338,12 @@ fn an_instance_scheduled_while_the_network_runs_is_found_without_a_raise() {
     talk.arrive_at(Id(0), 1);
     talk.interrupt(Id(0));
     let mut softirq = talk.hear(Softirq::new(&talk.host, CPU, INTERRUPT));
-    assert_eq!(softirq.says_next(2), "#0 poll 64 -> 1, #0 deliver");
+    assert_eq!(softirq.run_next(2), "#0 poll 64 -> 1, #0 deliver");
     talk.arrive_at(Id(1), 1);
     // Nothing is raised: the runner checks its list again before it ends.
     assert_eq!(talk.interrupt(Id(1)), "#1 mask");
     assert_eq!(talk.host.cpu(CPU).pending(), 0);
-    assert_eq!(softirq.says(), "#0 unmask, #1 poll 64 -> 1, #1 deliver, #1 unmask");
+    assert_eq!(softirq.run(), "#0 unmask, #1 poll 64 -> 1, #1 deliver, #1 unmask");
 }
 
 #[test]
@@ -352,12 +352,12 @@ fn a_nested_dispatch_leaves_everything_to_the_outer_one() {
     talk.arrive(1);
     talk.interrupt(ID);
     let mut outer = talk.hear(Softirq::new(&talk.host, CPU, INTERRUPT));
-    outer.says_next(1);
+    outer.run_next(1);
     let raised = talk.host.raise_vectors(CPU, Vector::Tasklet.bit(), RaisedFrom::Interrupt);
     assert_eq!(raised, None);
     assert_eq!(talk.softirq(), "");
     assert!(talk.host.cpu(CPU).running());
-    assert_eq!(outer.says(), "deliver, unmask, TASKLET");
+    assert_eq!(outer.run(), "deliver, unmask, TASKLET");
     assert!(!talk.host.cpu(CPU).running());
 }
 
@@ -376,7 +376,7 @@ fn a_dispatch_of_holders_alone_is_one_pass() {
     assert_eq!(talk.host.cpu(CPU).counts().net_rx, before + 3);
     // ksoftirqd goes on with them, and yields after each pass.
     let mut ksoftirqd = talk.hear(Softirq::new(&talk.host, CPU, Context::Ksoftirqd));
-    assert!(ksoftirqd.says_next(5).ends_with("yield"));
+    assert!(ksoftirqd.run_next(5).ends_with("yield"));
 }
 
 #[test]
@@ -413,20 +413,20 @@ fn a_thread_that_polls_on_takes_the_weight_that_was_set_meanwhile() {
     talk.arrive(100);
     talk.interrupt(ID);
     let mut thread = talk.hear(Kthread::new(&talk.host, ID));
-    assert_eq!(thread.says_next(3), "poll 64 -> 64, deliver, resched");
+    assert_eq!(thread.run_next(3), "poll 64 -> 64, deliver, resched");
     // The thread has kept the instance since.
     talk.host.set_weight(ID, 8).expect("not 0");
-    assert_eq!(thread.says_next(4), "poll 8 -> 8, deliver, resched, poll 8 -> 8");
+    assert_eq!(thread.run_next(4), "poll 8 -> 8, deliver, resched, poll 8 -> 8");
 
     let talk = Talk::new("threaded-busy-poll");
     talk.arrive(1);
     talk.interrupt(ID);
     let mut thread = talk.hear(Kthread::new(&talk.host, ID));
-    assert_eq!(thread.says_next(5), "poll 64 -> 1, deliver, resched, poll 64 -> 0, pause");
+    assert_eq!(thread.run_next(5), "poll 64 -> 1, deliver, resched, poll 64 -> 0, pause");
     talk.host.set_weight(ID, 8).expect("not 0");
-    assert_eq!(thread.says_next(2), "poll 8 -> 0, pause");
+    assert_eq!(thread.run_next(2), "poll 8 -> 0, pause");
     talk.arrive(9);
-    assert_eq!(thread.says_next(4), "poll 8 -> 8, deliver, resched, poll 8 -> 1");
+    assert_eq!(thread.run_next(4), "poll 8 -> 8, deliver, resched, poll 8 -> 1");
 }
 
 #[test]
@@ -440,7 +440,7 @@ fn an_instance_that_was_moved_is_scheduled_on_its_new_cpu() {
     assert_eq!(pending, [0, Vector::NetRx.bit()]);
     let context = Context::Interrupt { competition: false };
     let mut softirq = talk.hear(Softirq::new(&talk.host, CpuId(1), context));
-    assert_eq!(softirq.says(), "poll 64 -> 1, deliver, unmask");
+    assert_eq!(softirq.run(), "poll 64 -> 1, deliver, unmask");
 
     // The timer moves with the instance.
     let talk = Talk::of("defer20", 2, 1);

@@ -14,16 +14,16 @@ fn hold_stays_in_polled_mode_until_the_gap_is_long_enough() {
     // The hold begins with the first empty poll after work, and ksoftirqd continues it.
     assert_eq!(talk.softirq(), "poll 64 -> 1, deliver, poll 64 -> 0, wake ksoftirqd");
     let mut ksoftirqd = talk.hear(Softirq::new(&talk.host, CPU, Context::Ksoftirqd));
-    assert_eq!(ksoftirqd.says_next(2), "poll 64 -> 0, yield");
+    assert_eq!(ksoftirqd.run_next(2), "poll 64 -> 0, yield");
     talk.at(60 * US);
     // A packet within the hold needs no interrupt and restarts it.
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "no interrupt");
-    assert_eq!(ksoftirqd.says_next(4), "poll 64 -> 1, deliver, poll 64 -> 0, yield");
+    assert_eq!(ksoftirqd.run_next(4), "poll 64 -> 1, deliver, poll 64 -> 0, yield");
     talk.at(160 * US - 1);
-    assert_eq!(ksoftirqd.says_next(2), "poll 64 -> 0, yield");
+    assert_eq!(ksoftirqd.run_next(2), "poll 64 -> 0, yield");
     talk.at(160 * US);
-    assert_eq!(ksoftirqd.says(), "poll 64 -> 0, unmask, sleep");
+    assert_eq!(ksoftirqd.run(), "poll 64 -> 0, unmask, sleep");
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "mask, raise");
     assert_eq!(talk.counts().idle_gap_min, 100 * US);
@@ -45,9 +45,9 @@ fn hold_by_ticks_ends_two_to_three_jiffies_after_the_first_idle_poll() {
         assert_eq!(talk.softirq(), "poll 64 -> 1, deliver, poll 64 -> 0, wake ksoftirqd");
         let mut ksoftirqd = talk.hear(Softirq::new(&talk.host, CPU, Context::Ksoftirqd));
         talk.at(ms(end) - 1);
-        assert_eq!(ksoftirqd.says_next(2), "poll 64 -> 0, yield", "idle since {first_idle} ms");
+        assert_eq!(ksoftirqd.run_next(2), "poll 64 -> 0, yield", "idle since {first_idle} ms");
         talk.at(ms(end));
-        assert_eq!(ksoftirqd.says(), "poll 64 -> 0, unmask, sleep", "idle since {first_idle} ms");
+        assert_eq!(ksoftirqd.run(), "poll 64 -> 0, unmask, sleep", "idle since {first_idle} ms");
     }
 }
 
@@ -60,11 +60,11 @@ fn hold_that_is_shortened_ends_sooner_and_one_that_is_lengthened_as_it_was() {
     let mut ksoftirqd = talk.hear(Softirq::new(&talk.host, CPU, Context::Ksoftirqd));
     talk.set(|policy| policy.hold = 500 * US);
     talk.at(10 * US);
-    assert_eq!(ksoftirqd.says_next(2), "poll 64 -> 0, yield");
+    assert_eq!(ksoftirqd.run_next(2), "poll 64 -> 0, yield");
     talk.set(|policy| policy.hold = 20 * US);
-    assert_eq!(ksoftirqd.says_next(2), "poll 64 -> 0, yield");
+    assert_eq!(ksoftirqd.run_next(2), "poll 64 -> 0, yield");
     talk.at(30 * US);
-    assert_eq!(ksoftirqd.says(), "poll 64 -> 0, unmask, sleep");
+    assert_eq!(ksoftirqd.run(), "poll 64 -> 0, unmask, sleep");
 }
 
 #[test]
@@ -93,8 +93,8 @@ fn hold_of_three_goes_on_when_the_first_holder_leaves() {
         talk.at(Ns::from(id) * 10 * US);
         talk.arrive_at(Id(id), 1);
         assert_eq!(talk.interrupt(Id(id)), format!("#{id} mask, raise"));
-        let said = talk.softirq();
-        assert!(said.contains(&format!("#{id} poll 64 -> 1, #{id} deliver")), "{said}");
+        let steps = talk.softirq();
+        assert!(steps.contains(&format!("#{id} poll 64 -> 1, #{id} deliver")), "{steps}");
     }
     let one_pass = "#0 poll 64 -> 0, #1 poll 64 -> 0, #2 poll 64 -> 0";
     assert_eq!(talk.softirq(), one_pass);

@@ -94,7 +94,7 @@ fn skipping_equals_stepping<P: Spins>(
     for talk in [stepped, skipped] {
         talk.arrive(3);
     }
-    assert_eq!(one.says_next(12), other.says_next(12));
+    assert_eq!(one.run_next(12), other.run_next(12));
     assert_eq!(stepped.counts(), skipped.counts());
 }
 
@@ -159,7 +159,7 @@ fn as_many_cycles_as_fit_are_followed_by_the_end_of_the_loop() {
     talk.host.instance(ID).count_empty_polls(cycle.owner, n, last);
     // The 35th cycle ends after the loop's end: the session stops.
     assert_eq!(wait.does(poll), "poll 8 -> 0");
-    assert_eq!(wait.says(), "look -> 0, poll 8 -> 0, unmask, look -> 0");
+    assert_eq!(wait.run(), "look -> 0, poll 8 -> 0, unmask, look -> 0");
     assert_eq!(talk.counts().empty_polls[Owner::Application as usize], n + 2);
 }
 
@@ -198,7 +198,7 @@ fn who_does_not_own_or_will_not_go_on_is_not_skipped() {
     let context = single.context(0, 8, true);
     context.follow(ID);
     let mut wait = single.hear(EpollWait::new(&single.host, &context, None, false));
-    assert_eq!(wait.says_next(1), "look -> 0");
+    assert_eq!(wait.run_next(1), "look -> 0");
     assert_eq!(wait.decides(), Op::Poll { id: ID, budget: 8 });
     assert_eq!(wait.pass.cycle(), None);
 

@@ -93,7 +93,7 @@ fn saturate(talk: &Talk) {
 /// Takes the next step of the owner of a queue that never drains.
 fn step(talk: &Talk, owner: &mut Speaker<'_, Any<'_>>) -> String {
     saturate(talk);
-    owner.says_next(1)
+    owner.run_next(1)
 }
 
 fn polls(talk: &Talk, delivery: Delivery) -> u64 {
@@ -108,8 +108,8 @@ fn owned<'t>(talk: &'t Talk, delivery: Delivery, steps: usize) -> Speaker<'t, An
     talk.interrupt(ID);
     let mut owner = delivery.pass(talk);
     for _ in 0..steps {
-        let said = step(talk, &mut owner);
-        assert!(!said.contains("sleep") && !said.is_empty(), "{delivery:?}: {said}");
+        let text = step(talk, &mut owner);
+        assert!(!text.contains("sleep") && !text.is_empty(), "{delivery:?}: {text}");
     }
     assert!(polls(talk, delivery) > 0);
     owner
@@ -130,9 +130,9 @@ fn every_change_of_mode_on_a_saturated_queue_takes_two_polls_at_the_most() {
                 let same = from.owner() == to.owner();
                 let mut words = Vec::new();
                 while words.len() < 8 && !same {
-                    let said = step(&talk, &mut old);
-                    let done = said.starts_with("wake");
-                    words.push(said);
+                    let text = step(&talk, &mut old);
+                    let done = text.starts_with("wake");
+                    words.push(text);
                     if done {
                         break;
                     }
@@ -148,10 +148,10 @@ fn every_change_of_mode_on_a_saturated_queue_takes_two_polls_at_the_most() {
                 // The new owner polls, and the old one no more.
                 let taken = polls(&talk, to);
                 let mut new = to.pass(&talk);
-                let said: Vec<String> = (0..4).map(|_| step(&talk, &mut new)).collect();
-                assert!(polls(&talk, to) > taken, "{case}: {said:?}");
+                let text: Vec<String> = (0..4).map(|_| step(&talk, &mut new)).collect();
+                assert!(polls(&talk, to) > taken, "{case}: {text:?}");
                 let before = polls(&talk, from);
-                old.says_next(4);
+                old.run_next(4);
                 assert_eq!(polls(&talk, from), before, "{case}");
             }
         }
@@ -164,11 +164,11 @@ fn a_thread_that_begins_to_spin_or_stops_to_keeps_its_queue() {
     let mut thread = owned(&talk, Delivery::Thread, 6);
     talk.set(|policy| policy.threaded = Threaded::BusyPoll);
     while talk.device(ID).waiting() > 0 {
-        thread.says_next(1);
+        thread.run_next(1);
     }
-    assert!(thread.says_next(6).ends_with("poll 64 -> 0, pause, poll 64 -> 0, pause"));
+    assert!(thread.run_next(6).ends_with("poll 64 -> 0, pause, poll 64 -> 0, pause"));
     talk.set(|policy| policy.threaded = Threaded::Enabled);
-    assert_eq!(thread.says(), "poll 64 -> 0, unmask, sleep");
+    assert_eq!(thread.run(), "poll 64 -> 0, unmask, sleep");
 }
 
 #[test]
@@ -179,12 +179,12 @@ fn a_session_is_everybody_s_guest_but_not_a_spinning_thread_s() {
         context.follow(ID);
         let wait = EpollWait::new(&talk.host, &context, None, false);
         let mut session = talk.hear(Any::Epoll(wait));
-        assert_eq!(session.says_next(3), "look -> 0, poll 8 -> 0, look -> 0");
+        assert_eq!(session.run_next(3), "look -> 0, poll 8 -> 0, look -> 0");
         talk.set(|policy| policy.threaded = to.mode());
-        let said = session.says_next(2);
+        let text = session.run_next(2);
         match to {
-            Delivery::BusyThread => assert_eq!(said, "poll 8 -> 0, wake napi"),
-            _ => assert_eq!(said, "poll 8 -> 0, look -> 0", "{to:?}"),
+            Delivery::BusyThread => assert_eq!(text, "poll 8 -> 0, wake napi"),
+            _ => assert_eq!(text, "poll 8 -> 0, look -> 0", "{to:?}"),
         }
     }
 }
@@ -228,20 +228,20 @@ fn a_session_outlives_every_change_of_mode_but_to_a_spinning_thread_and_then_the
                     assert!(late >= 3 && words.iter().all(|word| !word.contains("wake")), "{case}");
                     // An event: the session releases, and the queue, which is not empty, goes to the owner of its
                     // mode.
-                    let said = session.says();
+                    let text = session.run();
                     let next = match to {
                         Delivery::Softirq | Delivery::Ksoftirqd => "run here",
                         Delivery::Thread | Delivery::BusyThread => "wake napi",
                         Delivery::Worker => "wake worker",
                     };
-                    assert!(said.contains(next), "{case}: {said}");
+                    assert!(text.contains(next), "{case}: {text}");
                 }
                 let (taken, left) = (polls(&talk, to), session_polls(&talk));
                 saturate(&talk);
                 talk.interrupt(ID);
                 let mut new = to.pass(&talk);
-                let said: Vec<String> = (0..4).map(|_| step(&talk, &mut new)).collect();
-                assert!(polls(&talk, to) > taken, "{case}: {said:?}");
+                let text: Vec<String> = (0..4).map(|_| step(&talk, &mut new)).collect();
+                assert!(polls(&talk, to) > taken, "{case}: {text:?}");
                 assert_eq!(session_polls(&talk), left, "{case}");
             }
         }
@@ -273,7 +273,7 @@ fn a_session_gets_a_saturated_queue_from_every_owner_but_a_spinning_thread() {
             assert!(late <= 2, "{case}");
             assert!(session_polls(&talk) >= taken + 2, "{case}");
             let before = polls(&talk, from);
-            old.says_next(4);
+            old.run_next(4);
             assert_eq!(polls(&talk, from), before, "{case}");
         }
     }
@@ -285,10 +285,10 @@ fn an_idle_instance_changes_hands_at_its_next_schedule() {
     talk.set(|policy| policy.threaded = Threaded::Enabled);
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "mask, wake napi");
-    assert_eq!(Delivery::Thread.pass(&talk).says(), "poll 64 -> 1, deliver, unmask, sleep");
+    assert_eq!(Delivery::Thread.pass(&talk).run(), "poll 64 -> 1, deliver, unmask, sleep");
     // A thread whose mode is gone ends.
     talk.set(|policy| policy.threaded = Threaded::Disabled);
-    assert_eq!(Delivery::Thread.pass(&talk).says(), "");
+    assert_eq!(Delivery::Thread.pass(&talk).run(), "");
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn a_thread_with_a_token_polls_before_it_ends() {
     talk.arrive(1);
     talk.interrupt(ID);
     talk.set(|policy| policy.threaded = Threaded::Disabled);
-    assert_eq!(Delivery::Thread.pass(&talk).says(), "poll 64 -> 1, deliver, wake ksoftirqd");
+    assert_eq!(Delivery::Thread.pass(&talk).run(), "poll 64 -> 1, deliver, wake ksoftirqd");
     assert_eq!(talk.softirq(), "poll 64 -> 0, unmask");
 }
 
@@ -309,19 +309,19 @@ fn disable_takes_a_saturated_queue_within_two_polls_of_any_owner() {
             let mut owner = owned(&talk, delivery, steps);
             let before = polls(&talk, delivery);
             let mut disable = talk.hear(Disable::new(&talk.host, ID).expect("it is enabled"));
-            assert_eq!(disable.says(), "sleep 50us", "{delivery:?}");
+            assert_eq!(disable.run(), "sleep 50us", "{delivery:?}");
             while talk.host.instance(ID).state().has(state::SCHED) {
                 step(&talk, &mut owner);
                 assert!(polls(&talk, delivery) <= before + 2, "{delivery:?} after {steps}");
             }
-            assert_eq!(disable.says(), "mask", "{delivery:?}");
+            assert_eq!(disable.run(), "mask", "{delivery:?}");
             assert!(talk.host.instance(ID).state().disabled());
             let polled = talk.counts().all_polls();
-            owner.says_next(6);
+            owner.run_next(6);
             assert_eq!(talk.counts().all_polls(), polled, "{delivery:?}: nobody polls it now");
             // Enabled with frames waiting: they are left to the owner of the mode.
-            let said = talk.enable(ID);
-            assert!(said.starts_with("unmask: work waits, mask, wake"), "{delivery:?}: {said}");
+            let text = talk.enable(ID);
+            assert!(text.starts_with("unmask: work waits, mask, wake"), "{delivery:?}: {text}");
         }
     }
 }
@@ -332,27 +332,27 @@ fn disable_takes_a_queue_from_a_session_within_two_polls() {
     let context = talk.context(1_000, 8, false);
     context.follow(ID);
     let mut session = talk.hear(EpollWait::new(&talk.host, &context, None, false));
-    session.says_next(3);
+    session.run_next(3);
     let mut disable = talk.hear(Disable::new(&talk.host, ID).expect("it is enabled"));
-    disable.says();
-    assert_eq!(session.says(), "poll 8 -> 0, look -> 0, sleep");
-    assert_eq!(disable.says(), "mask");
+    disable.run();
+    assert_eq!(session.run(), "poll 8 -> 0, look -> 0, sleep");
+    assert_eq!(disable.run(), "mask");
 }
 
 #[test]
 fn a_disabled_instance_is_left_alone_by_everything() {
     let talk = Talk::new("suspend20");
-    talk.hear(Disable::new(&talk.host, ID).expect("it is enabled")).says();
+    talk.hear(Disable::new(&talk.host, ID).expect("it is enabled")).run();
     talk.arrive(5);
     assert_eq!(talk.interrupt(ID), "no interrupt");
     assert_eq!(talk.host.schedule(ID, RaisedFrom::Interrupt), None);
     assert_eq!(talk.timer(), "nothing");
     assert_eq!(talk.softirq(), "");
-    assert_eq!(talk.hear(TxPoll::new(&talk.host, ID)).says(), "");
+    assert_eq!(talk.hear(TxPoll::new(&talk.host, ID)).run(), "");
     let context = talk.context(50, 8, true);
     context.follow(ID);
     let mut wait = talk.hear(EpollWait::new(&talk.host, &context, None, false));
-    assert_eq!(wait.says(), "look -> 0, look -> 0, sleep");
+    assert_eq!(wait.run(), "look -> 0, look -> 0, sleep");
     assert_eq!(talk.enable(ID), "unmask: work waits, mask, wake ksoftirqd");
     assert_eq!(talk.softirq(), "poll 64 -> 5, deliver, timer +20us");
 }
@@ -360,15 +360,15 @@ fn a_disabled_instance_is_left_alone_by_everything() {
 #[test]
 fn disable_and_enable_refuse_what_makes_no_sense() {
     let talk = Talk::new("base");
-    let again = Enable::new(&talk.host, ID).map(drop);
-    assert_eq!(again, Err(ControlError::NotDisabled(ID)));
+    let enabled = Enable::new(&talk.host, ID).map(drop);
+    assert_eq!(enabled, Err(ControlError::NotDisabled(ID)));
     assert!(
         talk.host.change_queue(ID, |queue| *queue = world::Port(talk.devices[0].clone())).is_err()
     );
     let mut disable = talk.hear(Disable::new(&talk.host, ID).expect("it is enabled"));
     let twice = Disable::new(&talk.host, ID).map(drop);
     assert_eq!(twice, Err(ControlError::AlreadyDisabled(ID)));
-    disable.says();
+    disable.run();
     let twice = Disable::new(&talk.host, ID).map(drop);
     assert_eq!(twice, Err(ControlError::AlreadyDisabled(ID)));
     assert!(
@@ -380,7 +380,7 @@ fn disable_and_enable_refuse_what_makes_no_sense() {
 #[test]
 fn settings_survive_a_disable() {
     let talk = Talk::new("defer20");
-    talk.hear(Disable::new(&talk.host, ID).expect("it is enabled")).says();
+    talk.hear(Disable::new(&talk.host, ID).expect("it is enabled")).run();
     talk.set(|policy| policy.defer_hard_irqs = 3);
     talk.enable(ID);
     let settings = talk.host.instance(ID).settings();
@@ -397,7 +397,7 @@ fn a_poll_with_budget_0_reaps_and_completes_nothing() {
     talk.arrive(3);
     talk.device(ID).completions = 9;
     let mut reap = talk.hear(TxPoll::new(&talk.host, ID));
-    assert_eq!(reap.says(), "poll 0 -> 0 tx 9");
+    assert_eq!(reap.run(), "poll 0 -> 0 tx 9");
     assert_eq!((reap.pass.reaped(), talk.counts().completions), (9, 9));
     // The interrupt is as it was, and so are the timer and the frames.
     assert!(talk.masked());
@@ -410,7 +410,7 @@ fn a_poll_with_budget_0_leaves_an_owned_instance_to_its_owner() {
     let talk = Talk::new("base");
     talk.arrive(1);
     talk.interrupt(ID);
-    assert_eq!(talk.hear(TxPoll::new(&talk.host, ID)).says(), "");
+    assert_eq!(talk.hear(TxPoll::new(&talk.host, ID)).run(), "");
 }
 
 #[test]
@@ -421,6 +421,6 @@ fn an_interrupt_during_a_poll_with_budget_0_is_not_lost() {
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "");
     assert_eq!(reap.does(op), "poll 0 -> 0");
-    assert_eq!(reap.says(), "mask, wake ksoftirqd");
+    assert_eq!(reap.run(), "mask, wake ksoftirqd");
     assert_eq!(talk.dispatch(Context::Ksoftirqd), "poll 64 -> 1, deliver, unmask, sleep");
 }

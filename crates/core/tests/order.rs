@@ -52,11 +52,11 @@ fn an_interrupt_while_the_poll_is_delivered_is_one_poll_more_in_the_same_softirq
     talk.arrive(1);
     talk.interrupt(ID);
     let mut softirq = softirq(&talk);
-    assert_eq!(softirq.says_next(2), "poll 64 -> 1, unmask");
+    assert_eq!(softirq.run_next(2), "poll 64 -> 1, unmask");
     talk.arrive(1);
     // It finds the instance owned, and leaves `MISSED`.
     assert_eq!(talk.interrupt(ID), "");
-    assert_eq!(softirq.says(), "deliver, mask, poll 64 -> 1, unmask, deliver");
+    assert_eq!(softirq.run(), "deliver, mask, poll 64 -> 1, unmask, deliver");
     let counts = talk.counts();
     assert_eq!((counts.interrupts, counts.interrupts_missed, counts.repolls), (2, 1, 1));
     assert_eq!(counts.polls[Owner::Softirq as usize], 2);
@@ -71,7 +71,7 @@ fn with_the_usual_order_nothing_comes_while_a_poll_is_delivered() {
     talk.arrive(1);
     talk.interrupt(ID);
     let mut softirq = softirq(&talk);
-    assert_eq!(softirq.says_next(2), "poll 64 -> 1, deliver");
+    assert_eq!(softirq.run_next(2), "poll 64 -> 1, deliver");
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "no interrupt");
 }
@@ -82,11 +82,11 @@ fn work_that_waited_at_the_unmasking_is_polled_before_anything_is_released() {
     talk.arrive(1);
     talk.interrupt(ID);
     let mut softirq = softirq(&talk);
-    assert_eq!(softirq.says_next(1), "poll 64 -> 1");
+    assert_eq!(softirq.run_next(1), "poll 64 -> 1");
     // Between the last look at the ring and the unmasking: no edge.
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "no interrupt");
-    assert_eq!(softirq.says(), "unmask: work waits, deliver, mask, poll 64 -> 1, unmask, deliver");
+    assert_eq!(softirq.run(), "unmask: work waits, deliver, mask, poll 64 -> 1, unmask, deliver");
     assert_eq!(talk.counts().repolls, 0);
     assert_eq!(talk.host.cpu(CPU).counts().net_rx, 1);
 }
@@ -114,10 +114,10 @@ fn deferral_that_an_interrupt_has_spoilt_starts_no_timer() {
     talk.arrive(1);
     talk.interrupt(ID);
     let mut softirq = softirq(&talk);
-    assert_eq!(softirq.says_next(2), "poll 64 -> 1, unmask");
+    assert_eq!(softirq.run_next(2), "poll 64 -> 1, unmask");
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "");
-    assert_eq!(softirq.says(), "deliver, mask, poll 64 -> 1, unmask, deliver, timer +20us, mask");
+    assert_eq!(softirq.run(), "deliver, mask, poll 64 -> 1, unmask, deliver, timer +20us, mask");
     let counts = talk.counts();
     assert_eq!((counts.deferrals, counts.repolls), (1, 1));
     assert_eq!(talk.host.cpu(CPU).counts().net_rx, 1);
@@ -129,12 +129,12 @@ fn an_interrupt_after_the_timer_was_armed_takes_it_back() {
     talk.arrive(1);
     talk.interrupt(ID);
     let mut softirq = softirq(&talk);
-    assert_eq!(softirq.says_next(4), "poll 64 -> 1, unmask, deliver, timer +20us");
+    assert_eq!(softirq.run_next(4), "poll 64 -> 1, unmask, deliver, timer +20us");
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "");
-    assert_eq!(softirq.says_next(2), "mask, poll 64 -> 1");
+    assert_eq!(softirq.run_next(2), "mask, poll 64 -> 1");
     assert_eq!(talk.host.instance(ID).deadline(), NEVER);
-    assert_eq!(softirq.says(), "unmask, deliver, timer +20us, mask");
+    assert_eq!(softirq.run(), "unmask, deliver, timer +20us, mask");
 }
 
 #[test]
@@ -144,9 +144,9 @@ fn deferral_does_not_mind_work_that_waited() {
     talk.arrive(1);
     talk.interrupt(ID);
     let mut softirq = softirq(&talk);
-    assert_eq!(softirq.says_next(1), "poll 64 -> 1");
+    assert_eq!(softirq.run_next(1), "poll 64 -> 1");
     talk.arrive(1);
-    assert_eq!(softirq.says(), "unmask: work waits, deliver, timer +20us, mask");
+    assert_eq!(softirq.run(), "unmask: work waits, deliver, timer +20us, mask");
     talk.at(20 * US);
     talk.timer();
     assert_eq!(talk.softirq(), "poll 64 -> 1, unmask, deliver, timer +20us, mask");
@@ -158,12 +158,12 @@ fn a_session_s_passes_unmask_and_mask_and_it_lets_go_to_the_timer() {
     let context = talk.context(50, 8, true);
     context.follow(ID);
     let mut wait = talk.hear(EpollWait::new(&talk.host, &context, None, false));
-    assert_eq!(wait.says_next(5), "look -> 0, poll 8 -> 0, unmask, mask, look -> 0");
+    assert_eq!(wait.run_next(5), "look -> 0, poll 8 -> 0, unmask, mask, look -> 0");
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "no interrupt");
     // The frames of a pass that polls on are delivered after its driver has returned.
-    assert_eq!(wait.says_next(5), "poll 8 -> 1, unmask, mask, deliver, look -> 1");
-    assert_eq!(wait.says(), "timer +20us, look -> 1");
+    assert_eq!(wait.run_next(5), "poll 8 -> 1, unmask, mask, deliver, look -> 1");
+    assert_eq!(wait.run(), "timer +20us, look -> 1");
 }
 
 #[test]
@@ -172,11 +172,11 @@ fn a_mark_that_a_pass_got_is_forgotten_with_the_last_poll() {
     let context = talk.context(50, 8, false);
     context.follow(ID);
     let mut wait = talk.hear(EpollWait::new(&talk.host, &context, None, false));
-    assert_eq!(wait.says_next(3), "look -> 0, poll 8 -> 0, unmask");
+    assert_eq!(wait.run_next(3), "look -> 0, poll 8 -> 0, unmask");
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "");
     assert_eq!(
-        wait.says(),
+        wait.run(),
         "mask, look -> 0, poll 8 -> 1, unmask, mask, deliver, look -> 1, poll 8 -> 0, unmask, \
          look -> 1"
     );
@@ -190,12 +190,12 @@ fn a_session_s_last_poll_that_was_interrupted_leaves_the_rest_to_the_softirq() {
     context.follow(ID);
     let mut wait = talk.hear(EpollWait::new(&talk.host, &context, None, false));
     assert_eq!(
-        wait.says_next(7),
+        wait.run_next(7),
         "look -> 0, poll 8 -> 0, unmask, mask, look -> 0, poll 8 -> 0, unmask"
     );
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "");
-    assert_eq!(wait.says(), "mask, run here (poll 64 -> 1, unmask, deliver), look -> 1");
+    assert_eq!(wait.run(), "mask, run here (poll 64 -> 1, unmask, deliver), look -> 1");
 }
 
 #[test]
@@ -204,12 +204,12 @@ fn a_busy_thread_s_passes_unmask_and_mask_until_the_mode_is_left() {
     let mut thread = talk.hear(Kthread::new(&talk.host, ID));
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "mask, wake napi");
-    assert_eq!(thread.says_next(5), "poll 64 -> 1, unmask, mask, deliver, resched");
-    assert_eq!(thread.says_next(4), "poll 64 -> 0, unmask, mask, pause");
+    assert_eq!(thread.run_next(5), "poll 64 -> 1, unmask, mask, deliver, resched");
+    assert_eq!(thread.run_next(4), "poll 64 -> 0, unmask, mask, pause");
     // The mode changes between the masking and the decision: the poll completes, in the usual order.
-    assert_eq!(thread.says_next(3), "poll 64 -> 0, unmask, mask");
+    assert_eq!(thread.run_next(3), "poll 64 -> 0, unmask, mask");
     talk.set(|policy| policy.threaded = Threaded::Enabled);
-    assert_eq!(thread.says(), "unmask, sleep");
+    assert_eq!(thread.run(), "unmask, sleep");
     assert!(!talk.masked());
 }
 
@@ -219,14 +219,14 @@ fn work_that_waited_when_a_busy_thread_left_its_mode_is_polled() {
     let mut thread = talk.hear(Kthread::new(&talk.host, ID));
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "mask, wake napi");
-    assert_eq!(thread.says_next(5), "poll 64 -> 1, unmask, mask, deliver, resched");
-    assert_eq!(thread.says_next(3), "poll 64 -> 0, unmask, mask");
+    assert_eq!(thread.run_next(5), "poll 64 -> 1, unmask, mask, deliver, resched");
+    assert_eq!(thread.run_next(3), "poll 64 -> 0, unmask, mask");
     talk.set(|policy| policy.threaded = Threaded::Enabled);
     // Masked, and so no edge: only the unmasking can find it.
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "no interrupt");
     assert_eq!(
-        thread.says(),
+        thread.run(),
         "unmask: work waits, mask, resched, poll 64 -> 1, unmask, deliver, timer +15us, mask, sleep"
     );
 }
@@ -237,13 +237,13 @@ fn an_interrupt_when_a_busy_thread_has_left_its_mode_finds_the_line_masked_again
     let mut thread = talk.hear(Kthread::new(&talk.host, ID));
     talk.arrive(1);
     talk.interrupt(ID);
-    thread.says_next(5);
-    assert_eq!(thread.says_next(3), "poll 64 -> 0, unmask, mask");
+    thread.run_next(5);
+    assert_eq!(thread.run_next(3), "poll 64 -> 0, unmask, mask");
     talk.set(|policy| policy.threaded = Threaded::Enabled);
-    assert_eq!(thread.says_next(1), "unmask");
+    assert_eq!(thread.run_next(1), "unmask");
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "");
-    assert_eq!(thread.says_next(3), "mask, resched, poll 64 -> 1");
+    assert_eq!(thread.run_next(3), "mask, resched, poll 64 -> 1");
 }
 
 #[test]
@@ -252,10 +252,10 @@ fn a_thread_s_turn_that_was_interrupted_is_taken_again() {
     let mut thread = talk.hear(Kthread::new(&talk.host, ID));
     talk.arrive(1);
     talk.interrupt(ID);
-    assert_eq!(thread.says_next(2), "poll 64 -> 1, unmask");
+    assert_eq!(thread.run_next(2), "poll 64 -> 1, unmask");
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "");
-    assert_eq!(thread.says(), "deliver, mask, resched, poll 64 -> 1, unmask, deliver, sleep");
+    assert_eq!(thread.run(), "deliver, mask, resched, poll 64 -> 1, unmask, deliver, sleep");
 }
 
 #[test]
@@ -288,10 +288,10 @@ fn a_mode_that_goes_while_the_line_is_open_is_handed_over_masked() {
     talk.arrive(1);
     talk.interrupt(ID);
     let mut softirq = softirq(&talk);
-    assert_eq!(softirq.says_next(2), "poll 64 -> 1, unmask");
+    assert_eq!(softirq.run_next(2), "poll 64 -> 1, unmask");
     talk.set(|policy| policy.threaded = Threaded::Enabled);
-    assert_eq!(softirq.says(), "deliver, mask, wake napi");
-    assert_eq!(talk.hear(Kthread::new(&talk.host, ID)).says(), "poll 64 -> 0, unmask, sleep");
+    assert_eq!(softirq.run(), "deliver, mask, wake napi");
+    assert_eq!(talk.hear(Kthread::new(&talk.host, ID)).run(), "poll 64 -> 0, unmask, sleep");
 }
 
 #[test]
@@ -300,11 +300,11 @@ fn a_disable_while_the_line_is_open_finds_it_masked() {
     talk.arrive(1);
     talk.interrupt(ID);
     let mut softirq = softirq(&talk);
-    assert_eq!(softirq.says_next(2), "poll 64 -> 1, unmask");
+    assert_eq!(softirq.run_next(2), "poll 64 -> 1, unmask");
     let mut disable = talk.hear(Disable::new(&talk.host, ID).expect("in service"));
-    assert_eq!(disable.says_next(1), "sleep 50us");
-    assert_eq!(softirq.says(), "deliver, mask");
-    assert_eq!(disable.says(), "mask");
+    assert_eq!(disable.run_next(1), "sleep 50us");
+    assert_eq!(softirq.run(), "deliver, mask");
+    assert_eq!(disable.run(), "mask");
     assert!(talk.host.instance(ID).state().disabled());
 }
 
@@ -314,7 +314,7 @@ fn the_order_may_change_while_the_line_is_open() {
     talk.arrive(1);
     talk.interrupt(ID);
     let mut softirq = softirq(&talk);
-    assert_eq!(softirq.says_next(2), "poll 64 -> 1, unmask");
+    assert_eq!(softirq.run_next(2), "poll 64 -> 1, unmask");
     talk.host.set_order(ID, Order::DeliverFirst);
-    assert_eq!(softirq.says(), "deliver, timer +20us, mask");
+    assert_eq!(softirq.run(), "deliver, timer +20us, mask");
 }

@@ -50,13 +50,13 @@ fn r2_a_timer_that_fires_during_the_last_poll() {
         let context = talk.context(0, 64, true);
         context.follow(ID);
         let mut wait = talk.hear(EpollWait::new(&talk.host, &context, None, false));
-        assert_eq!(wait.says_next(3), "look -> 0, poll 64 -> 0, look -> 0");
+        assert_eq!(wait.run_next(3), "look -> 0, poll 64 -> 0, look -> 0");
         // The last poll is long, and the period short: the timer fires during the poll.
         let last = wait.decides();
         talk.pass(30 * MICROSECOND);
         talk.timer();
         wait.does(last);
-        wait.says();
+        wait.run();
         dead(&talk)
     };
     assert_eq!(both(Race::EarlyTimer, scenario), (false, true));
@@ -69,10 +69,10 @@ fn r8_a_thread_that_is_told_to_stop_spinning() {
         talk.arrive(1);
         talk.interrupt(ID);
         let mut thread = talk.hear(Kthread::new(&talk.host, ID));
-        thread.says_next(5);
+        thread.run_next(5);
         talk.set(|policy| policy.threaded = Threaded::Disabled);
-        let (said, left) = thread.says_at_most(20);
-        (left, said.matches("poll").count() <= 2)
+        let (steps, left) = thread.run_at_most(20);
+        (left, steps.matches("poll").count() <= 2)
     };
     // With the race, the thread spins for ever although its mode is gone.
     assert_eq!(both(Race::BusyBitStays, scenario), ((true, true), (false, false)));
@@ -85,10 +85,10 @@ fn r13_a_mode_change_on_a_queue_that_never_drains() {
         talk.arrive(10_000);
         talk.interrupt(ID);
         let mut thread = talk.hear(Kthread::new(&talk.host, ID));
-        thread.says_next(5);
+        thread.run_next(5);
         talk.set(|policy| policy.threaded = Threaded::Disabled);
         let before = talk.counts().all_polls();
-        thread.says_next(60);
+        thread.run_next(60);
         talk.counts().all_polls() - before <= 2
     };
     assert_eq!(both(Race::ModeWaitsForDrain, scenario), (true, false));
@@ -105,12 +105,12 @@ fn r14_an_idle_context_s_resume_while_another_suspends() {
         talk.interrupt(ID);
         talk.softirq();
         for context in [&idle, &busy] {
-            talk.hear(EpollWait::new(&talk.host, context, None, false)).says();
+            talk.hear(EpollWait::new(&talk.host, context, None, false)).run();
         }
         talk.read();
         // One context's application works on what it found; the other context comes back and finds nothing.
-        let said = talk.hear(EpollWait::new(&talk.host, &idle, None, false)).says();
-        let polled_for_it = said.contains("run here");
+        let steps = talk.hear(EpollWait::new(&talk.host, &idle, None, false)).run();
+        let polled_for_it = steps.contains("run here");
         (polled_for_it, talk.host.instance(ID).deadline())
     };
     let (without, with) = both(Race::ResumeCancelsAll, scenario);
@@ -126,10 +126,10 @@ fn r1_an_interrupt_between_the_unmask_and_the_release() {
         talk.interrupt(ID);
         let context = Context::Interrupt { competition: false };
         let mut softirq = talk.hear(Softirq::new(&talk.host, CPU, context));
-        assert_eq!(softirq.says_next(3), "poll 64 -> 1, deliver, unmask");
+        assert_eq!(softirq.run_next(3), "poll 64 -> 1, deliver, unmask");
         talk.arrive(1);
         talk.interrupt(ID);
-        softirq.says();
+        softirq.run();
         dead(&talk)
     };
     assert_eq!(both(Race::LostInterrupt, scenario), (false, true));
@@ -142,8 +142,8 @@ fn r10_a_signal_while_a_wait_looks_for_events() {
         let context = talk.context(0, 64, true);
         context.follow(ID);
         talk.signal.set(true);
-        let said = talk.hear(EpollWait::new(&talk.host, &context, None, false)).says();
-        (said, talk.host.instance(ID).suspending_contexts())
+        let steps = talk.hear(EpollWait::new(&talk.host, &context, None, false)).run();
+        (steps, talk.host.instance(ID).suspending_contexts())
     };
     let (without, with) = both(Race::SuspendOnSignal, scenario);
     assert_eq!(without, ("look: signal".into(), 0));
@@ -159,9 +159,9 @@ fn r11_frames_that_came_while_masked() {
         talk.interrupt(ID);
         let context = Context::Interrupt { competition: false };
         let mut softirq = talk.hear(Softirq::new(&talk.host, CPU, context));
-        assert_eq!(softirq.says_next(2), "poll 64 -> 1, deliver");
+        assert_eq!(softirq.run_next(2), "poll 64 -> 1, deliver");
         talk.arrive(1);
-        softirq.says();
+        softirq.run();
         talk.device(ID).waiting()
     };
     assert_eq!(both(Race::UnmaskWithoutLook, scenario), (0, 1));
@@ -175,10 +175,10 @@ fn r12_an_instance_scheduled_while_the_network_softirq_runs() {
         talk.interrupt(Id(0));
         let context = Context::Interrupt { competition: false };
         let mut softirq = talk.hear(Softirq::new(&talk.host, CPU, context));
-        softirq.says_next(2);
+        softirq.run_next(2);
         talk.arrive_at(Id(1), 1);
         talk.interrupt(Id(1));
-        softirq.says();
+        softirq.run();
         (talk.device(Id(1)).waiting(), talk.host.cpu(CPU).pending())
     };
     assert_eq!(both(Race::ListNotRechecked, scenario), ((0, 0), (1, 0)));

@@ -44,8 +44,8 @@ impl<'t> Real<'t> {
             self.talk.softirq();
         }
         while cpu.ksoftirqd_runnable() {
-            let said = self.ksoftirqd.says_next(1);
-            if said == "yield" || said == "sleep" {
+            let steps = self.ksoftirqd.run_next(1);
+            if steps == "yield" || steps == "sleep" {
                 break;
             }
         }
@@ -73,7 +73,7 @@ impl<'t> Real<'t> {
                 self.contexts[who].set(params);
                 let wait = EpollWait::new(&talk.host, &self.contexts[who], None, true);
                 let mut wait = talk.hear(wait);
-                wait.says();
+                wait.run();
                 if wait.pass.events() > 0 {
                     talk.read();
                 }

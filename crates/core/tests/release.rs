@@ -24,9 +24,9 @@ fn about_to_leave<'t>(
 ) -> Speaker<'t, EpollWait<'t, Port>> {
     context.follow(ID);
     let mut waiting = wait(talk, context);
-    assert_eq!(waiting.says_next(1), "look -> 0");
+    assert_eq!(waiting.run_next(1), "look -> 0");
     talk.arrive(1);
-    assert_eq!(waiting.says_next(3), "poll 8 -> 1, deliver, look -> 1");
+    assert_eq!(waiting.run_next(3), "poll 8 -> 1, deliver, look -> 1");
     waiting
 }
 
@@ -36,10 +36,10 @@ fn a_session_leaves_to_a_thread_that_never_stops_polling_and_not_to_the_timer() 
     let context = talk.context(50, 8, true);
     let mut waiting = about_to_leave(&talk, &context);
     talk.set(|policy| policy.threaded = Threaded::BusyPoll);
-    assert_eq!(waiting.says(), "wake napi, look -> 1");
+    assert_eq!(waiting.run(), "wake napi, look -> 1");
     assert_eq!(talk.host.instance(ID).deadline(), NEVER);
     let mut thread = talk.hear(Kthread::new(&talk.host, ID));
-    assert_eq!(thread.says_next(2), "poll 64 -> 0, pause");
+    assert_eq!(thread.run_next(2), "poll 64 -> 0, pause");
 }
 
 #[test]
@@ -48,9 +48,9 @@ fn a_session_leaves_a_disabled_instance_without_a_timer() {
     let context = talk.context(50, 8, true);
     let mut waiting = about_to_leave(&talk, &context);
     let mut disable = talk.hear(Disable::new(&talk.host, ID).expect("in service"));
-    assert_eq!(disable.says_next(1), "sleep 50us");
-    assert_eq!(waiting.says(), "look -> 1");
-    assert_eq!(disable.says(), "mask");
+    assert_eq!(disable.run_next(1), "sleep 50us");
+    assert_eq!(waiting.run(), "look -> 1");
+    assert_eq!(disable.run(), "mask");
     assert_eq!(talk.host.instance(ID).deadline(), NEVER);
 }
 
@@ -62,7 +62,7 @@ fn moved_on(timeout: Ns) -> (Talk, EpollContext) {
     talk.arrive(1);
     talk.interrupt(ID);
     talk.softirq();
-    assert_eq!(wait(&talk, &context).says(), "look -> 1, timer +20ms");
+    assert_eq!(wait(&talk, &context).run(), "look -> 1, timer +20ms");
     assert_eq!(suspensions(&talk, ID), 1);
     let mut policy = talk.host.instance(OTHER).settings();
     policy.irq_suspend_timeout = timeout;
@@ -75,7 +75,7 @@ fn moved_on(timeout: Ns) -> (Talk, EpollContext) {
 fn a_context_that_moves_on_to_a_queue_without_suspension_ends_its_own() {
     let (talk, context) = moved_on(0);
     // No other context suspends the first instance: it is polled at once.
-    assert_eq!(wait(&talk, &context).says(), "look -> 1, run here (#0 poll 64 -> 0, timer +20us)");
+    assert_eq!(wait(&talk, &context).run(), "look -> 1, run here (#0 poll 64 -> 0, timer +20us)");
     assert_eq!((suspensions(&talk, ID), suspensions(&talk, OTHER)), (0, 0));
 }
 
@@ -84,7 +84,7 @@ fn a_context_that_moves_on_to_a_queue_that_is_not_polled_ends_its_suspension() {
     let (talk, context) = moved_on(20 * MILLISECOND);
     // The first instance's timer has not fired yet when the wait comes.
     talk.at(21 * MILLISECOND);
-    assert_eq!(wait(&talk, &context).says(), "look -> 1, run here (#0 poll 64 -> 0, timer +20us)");
+    assert_eq!(wait(&talk, &context).run(), "look -> 1, run here (#0 poll 64 -> 0, timer +20us)");
     assert_eq!((suspensions(&talk, ID), suspensions(&talk, OTHER)), (0, 0));
 }
 
@@ -96,9 +96,9 @@ fn a_context_that_stays_where_suspension_is_switched_off_lets_the_timer_end_it()
     talk.arrive(1);
     talk.interrupt(ID);
     talk.softirq();
-    assert_eq!(wait(&talk, &context).says(), "look -> 1, timer +20ms");
+    assert_eq!(wait(&talk, &context).run(), "look -> 1, timer +20ms");
     talk.set(|policy| policy.irq_suspend_timeout = 0);
-    assert_eq!(wait(&talk, &context).says(), "look -> 1");
+    assert_eq!(wait(&talk, &context).run(), "look -> 1");
     assert_eq!(suspensions(&talk, ID), 1);
     talk.at(20 * MILLISECOND);
     assert_eq!(talk.timer(), "raise");
@@ -114,10 +114,10 @@ fn a_disable_ends_every_suspension() {
     talk.softirq();
     for context in &contexts {
         context.follow(ID);
-        assert_eq!(wait(&talk, context).says(), "look -> 1, timer +20ms");
+        assert_eq!(wait(&talk, context).run(), "look -> 1, timer +20ms");
     }
     assert_eq!(suspensions(&talk, ID), 2);
-    assert_eq!(talk.hear(Disable::new(&talk.host, ID).expect("in service")).says(), "mask");
+    assert_eq!(talk.hear(Disable::new(&talk.host, ID).expect("in service")).run(), "mask");
     assert_eq!((suspensions(&talk, ID), talk.host.instance(ID).deadline()), (0, NEVER));
     // Enabled again, deferral uses its own period, not the former suspension.
     talk.enable(ID);
@@ -134,10 +134,10 @@ fn a_disable_that_is_given_up_after_it_masked_ends_every_suspension() {
     talk.arrive(1);
     talk.interrupt(ID);
     talk.softirq();
-    wait(&talk, &context).says();
+    wait(&talk, &context).run();
     assert_eq!(suspensions(&talk, ID), 1);
     let mut disable = talk.hear(Disable::new(&talk.host, ID).expect("in service"));
-    assert_eq!(disable.says_next(1), "mask");
+    assert_eq!(disable.run_next(1), "mask");
     drop(disable);
     assert!(talk.host.instance(ID).state().disabled());
     assert_eq!((suspensions(&talk, ID), talk.host.instance(ID).deadline()), (0, NEVER));
@@ -152,12 +152,12 @@ fn a_full_receiver_parks_no_queue_that_was_interrupted_meanwhile() {
     talk.interrupt(ID);
     let mut softirq =
         talk.hear(Softirq::new(&talk.host, CPU, Context::Interrupt { competition: false }));
-    assert_eq!(softirq.says_next(2), "poll 64 -> 3, unmask");
+    assert_eq!(softirq.run_next(2), "poll 64 -> 3, unmask");
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "");
     // The release would find the mark, so no timer is set for the time after it.
-    assert_eq!(softirq.says_next(2), "deliver: full, mask");
+    assert_eq!(softirq.run_next(2), "deliver: full, mask");
     assert_eq!((talk.counts().parks, talk.host.instance(ID).deadline()), (0, NEVER));
-    assert_eq!(softirq.says(), "poll 64 -> 1, unmask, deliver: full, timer +20ms, mask");
+    assert_eq!(softirq.run(), "poll 64 -> 1, unmask, deliver: full, timer +20ms, mask");
     assert_eq!(talk.counts().parks, 1);
 }

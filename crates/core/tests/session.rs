@@ -14,10 +14,10 @@ fn lets_go_of_a_full_ring(talk: &Talk, prefer: bool) -> String {
     let context = talk.context(50, 8, prefer);
     context.follow(ID);
     let mut waiting = wait(talk, &context);
-    assert_eq!(waiting.says_next(1), "look -> 0");
+    assert_eq!(waiting.run_next(1), "look -> 0");
     talk.arrive(30);
-    assert_eq!(waiting.says_next(3), "poll 8 -> 8, deliver, look -> 8");
-    waiting.says()
+    assert_eq!(waiting.run_next(3), "poll 8 -> 8, deliver, look -> 8");
+    waiting.run()
 }
 
 #[test]
@@ -25,8 +25,8 @@ fn without_prefer_a_full_last_poll_hands_the_ring_to_the_softirq() {
     // Deferral or not: only sessions that prefer busy polling leave to the timer.
     for policy in ["base", "defer20", "suspend20"] {
         let talk = Talk::new(policy);
-        let said = lets_go_of_a_full_ring(&talk, false);
-        assert!(said.starts_with("poll 8 -> 8, deliver, run here (poll 64 -> 14, "), "{said}");
+        let steps = lets_go_of_a_full_ring(&talk, false);
+        assert!(steps.starts_with("poll 8 -> 8, deliver, run here (poll 64 -> 14, "), "{steps}");
         assert_eq!(talk.device(ID).waiting(), 0);
     }
 }
@@ -37,17 +37,17 @@ fn without_prefer_another_s_wish_for_room_changes_nothing() {
     let context = talk.context(50, 8, false);
     context.follow(ID);
     let mut waiting = wait(&talk, &context);
-    waiting.says_next(1);
+    waiting.run_next(1);
     talk.arrive(30);
-    waiting.says_next(3);
+    waiting.run_next(3);
     // A session that prefers busy polling loses the claim, and leaves its mark.
     let other = talk.context(0, 8, true);
     other.follow(ID);
     talk.read();
-    assert!(wait(&talk, &other).says().ends_with("sleep"));
+    assert!(wait(&talk, &other).run().ends_with("sleep"));
     assert!(talk.host.instance(ID).state().has(state::PREFER_BUSY_POLL));
     talk.at(60 * MICROSECOND);
-    assert!(waiting.says().contains("poll 8 -> 8, deliver, run here (poll 64 -> 14"));
+    assert!(waiting.run().contains("poll 8 -> 8, deliver, run here (poll 64 -> 14"));
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn making_room_for_a_session_is_one_of_the_deferrals() {
     talk.interrupt(ID);
     let context = talk.context(0, 8, true);
     context.follow(ID);
-    assert!(wait(&talk, &context).says().ends_with("sleep"));
+    assert!(wait(&talk, &context).run().ends_with("sleep"));
     assert_eq!(talk.softirq(), "poll 64 -> 64, deliver, timer +20us");
     for outcome in ["timer +20us", "timer +20us", "unmask"] {
         talk.pass(20 * MICROSECOND);
@@ -78,8 +78,8 @@ fn with_prefer_and_deferral_the_timer_has_the_ring_at_once() {
 fn a_kernel_before_may_2026_polls_once_more_before_the_timer_has_the_ring() {
     let talk = Talk::new("defer20");
     talk.host.set_rules(KernelRules { session_polls_once_more: true, ..KernelRules::default() });
-    let said = lets_go_of_a_full_ring(&talk, true);
-    assert_eq!(said, "poll 8 -> 8, deliver, timer +20us, look -> 16");
+    let steps = lets_go_of_a_full_ring(&talk, true);
+    assert_eq!(steps, "poll 8 -> 8, deliver, timer +20us, look -> 16");
     // If the ring is drained, that poll completes like any other.
     let context = talk.context(0, 8, true);
     context.follow(ID);
@@ -89,7 +89,7 @@ fn a_kernel_before_may_2026_polls_once_more_before_the_timer_has_the_ring() {
     talk.softirq();
     talk.read();
     assert_eq!(
-        wait(&talk, &context).says(),
+        wait(&talk, &context).run(),
         "look -> 0, poll 8 -> 0, look -> 0, poll 8 -> 0, timer +20us, look -> 0, sleep"
     );
     assert_eq!(
@@ -104,18 +104,18 @@ fn a_session_lets_go_and_yields_when_another_thread_wants_the_cpu_and_then_goes_
     let context = talk.context(50, 8, false);
     context.follow(ID);
     let mut waiting = wait(&talk, &context);
-    assert_eq!(waiting.says_next(3), "look -> 0, poll 8 -> 0, look -> 0");
+    assert_eq!(waiting.run_next(3), "look -> 0, poll 8 -> 0, look -> 0");
     talk.need_resched.set(true);
-    assert_eq!(waiting.says_next(2), "poll 8 -> 0, look -> 0");
+    assert_eq!(waiting.run_next(2), "poll 8 -> 0, look -> 0");
     // Released, not only paused: the interrupt is unmasked while the other thread runs.
-    assert_eq!(waiting.says_next(3), "poll 8 -> 0, unmask, look -> 0");
+    assert_eq!(waiting.run_next(3), "poll 8 -> 0, unmask, look -> 0");
     assert!(!talk.host.instance(ID).state().has(state::SCHED) && !talk.masked());
-    assert_eq!(waiting.says_next(1), "resched");
+    assert_eq!(waiting.run_next(1), "resched");
     talk.need_resched.set(false);
-    assert_eq!(waiting.says_next(3), "look -> 0, poll 8 -> 0, look -> 0");
+    assert_eq!(waiting.run_next(3), "look -> 0, poll 8 -> 0, look -> 0");
     assert_eq!(talk.counts().busy_claims, 2);
     talk.at(60 * MICROSECOND);
-    assert_eq!(waiting.says(), "poll 8 -> 0, unmask, look -> 0, sleep");
+    assert_eq!(waiting.run(), "poll 8 -> 0, unmask, look -> 0, sleep");
 }
 
 #[test]
@@ -128,9 +128,9 @@ fn with_prefer_and_deferral_the_timer_has_the_ring_while_another_thread_runs() {
     let context = talk.context(50, 8, true);
     context.follow(ID);
     let mut waiting = wait(&talk, &context);
-    waiting.says_next(2);
+    waiting.run_next(2);
     talk.need_resched.set(true);
-    assert_eq!(waiting.says_next(4), "look -> 0, timer +20us, look -> 0, resched");
+    assert_eq!(waiting.run_next(4), "look -> 0, timer +20us, look -> 0, resched");
     assert!(talk.masked());
     // What the timer's softirq delivered meanwhile is found before anything is polled.
     talk.need_resched.set(false);
@@ -138,7 +138,7 @@ fn with_prefer_and_deferral_the_timer_has_the_ring_while_another_thread_runs() {
     talk.at(20 * MICROSECOND);
     assert_eq!(talk.timer(), "raise");
     talk.softirq();
-    assert_eq!(waiting.says(), "look -> 3, look -> 3");
+    assert_eq!(waiting.run(), "look -> 3, look -> 3");
 }
 
 #[test]
@@ -148,11 +148,11 @@ fn a_driver_that_unmasks_first_is_told_of_the_other_thread_at_its_masking() {
     let context = talk.context(1_000, 8, false);
     context.follow(ID);
     let mut waiting = wait(&talk, &context);
-    assert_eq!(waiting.says_next(3), "look -> 0, poll 8 -> 0, unmask");
+    assert_eq!(waiting.run_next(3), "look -> 0, poll 8 -> 0, unmask");
     talk.need_resched.set(true);
-    assert_eq!(waiting.says_next(1), "mask");
+    assert_eq!(waiting.run_next(1), "mask");
     talk.need_resched.set(false);
-    assert_eq!(waiting.says_next(5), "look -> 0, poll 8 -> 0, unmask, look -> 0, resched");
+    assert_eq!(waiting.run_next(5), "look -> 0, poll 8 -> 0, unmask, look -> 0, resched");
 }
 
 #[test]
@@ -161,11 +161,11 @@ fn what_the_poll_that_let_go_brought_is_returned_without_yielding() {
     let context = talk.context(50, 8, false);
     context.follow(ID);
     let mut waiting = wait(&talk, &context);
-    waiting.says_next(2);
+    waiting.run_next(2);
     talk.need_resched.set(true);
-    assert_eq!(waiting.says_next(1), "look -> 0");
+    assert_eq!(waiting.run_next(1), "look -> 0");
     talk.arrive(1);
-    assert_eq!(waiting.says(), "poll 8 -> 1, deliver, unmask, look -> 1, look -> 1");
+    assert_eq!(waiting.run(), "poll 8 -> 1, deliver, unmask, look -> 1, look -> 1");
     assert_eq!(waiting.pass.events(), 1);
 }
 
@@ -178,9 +178,9 @@ fn a_signal_before_or_after_the_other_thread_ran_ends_the_wait() {
         let mut waiting = wait(&talk, &context);
         talk.need_resched.set(true);
         // look, poll, look, timer[, look, resched]
-        waiting.says_next(if steps == 4 { 4 } else { 6 });
+        waiting.run_next(if steps == 4 { 4 } else { 6 });
         talk.signal.set(true);
-        assert_eq!(waiting.says(), "look: signal");
+        assert_eq!(waiting.run(), "look: signal");
         assert_eq!((waiting.pass.events(), context.follows()), (0, None));
     }
 }
@@ -192,10 +192,10 @@ fn a_receive_call_that_busy_polls_gives_way_too() {
     let mut call = talk.hear(SocketWait::new(&talk.host, policy, Some(ID), None));
     talk.need_resched.set(true);
     assert_eq!(
-        call.says_next(6),
+        call.run_next(6),
         "look -> 0, poll 8 -> 0, look -> 0, poll 8 -> 0, unmask, look -> 0"
     );
-    assert_eq!(call.says_next(1), "resched");
+    assert_eq!(call.run_next(1), "resched");
     talk.need_resched.set(false);
-    assert_eq!(call.says_next(2), "look -> 0, poll 8 -> 0");
+    assert_eq!(call.run_next(2), "look -> 0, poll 8 -> 0");
 }

@@ -14,7 +14,7 @@ fn serve_one(talk: &Talk) {
 }
 
 fn wait(talk: &Talk, context: &EpollContext) -> String {
-    talk.hear(EpollWait::new(&talk.host, context, Some(0), false)).says()
+    talk.hear(EpollWait::new(&talk.host, context, Some(0), false)).run()
 }
 
 #[test]
@@ -68,8 +68,8 @@ fn whoever_polls_prolongs() {
     for n in 1..=100 {
         talk.at(n * 10 * MILLISECOND);
         talk.arrive(1);
-        let said = talk.hear(EpollWait::new(&talk.host, &context, None, false)).says();
-        assert!(said.ends_with("look -> 1, timer +20ms"), "{said}");
+        let steps = talk.hear(EpollWait::new(&talk.host, &context, None, false)).run();
+        assert!(steps.ends_with("look -> 1, timer +20ms"), "{steps}");
         assert_eq!(talk.timer(), "nothing");
         talk.read();
     }
@@ -146,8 +146,8 @@ fn a_suspension_ends_where_the_interrupt_returns() {
     serve_one(&talk);
     assert_eq!(wait(&talk, &other), "look -> 2, timer +20ms");
     talk.read();
-    let said = talk.hear(EpollWait::new(&talk.host, &other, None, false)).says();
-    assert!(said.ends_with("run here (poll 64 -> 0, timer +20us), sleep"), "{said}");
+    let steps = talk.hear(EpollWait::new(&talk.host, &other, None, false)).run();
+    assert!(steps.ends_with("run here (poll 64 -> 0, timer +20us), sleep"), "{steps}");
 }
 
 #[test]
@@ -189,9 +189,9 @@ fn a_context_that_prefers_no_longer_ends_its_part_when_it_finds_nothing() {
         let params = context.params();
         context.set(napkin_policy::EpollPolicy { prefer_busy_poll: false, ..params });
         talk.poll_cost.set(20 * US);
-        let said = talk.hear(EpollWait::new(&talk.host, &context, None, false)).says();
-        assert!(said.ends_with("run here (poll 64 -> 0, timer +20us), sleep"), "{usecs}: {said}");
-        assert_eq!(said.matches("poll").count(), if usecs > 0 { 3 } else { 1 }, "{said}");
+        let steps = talk.hear(EpollWait::new(&talk.host, &context, None, false)).run();
+        assert!(steps.ends_with("run here (poll 64 -> 0, timer +20us), sleep"), "{usecs}: {steps}");
+        assert_eq!(steps.matches("poll").count(), if usecs > 0 { 3 } else { 1 }, "{steps}");
         assert_eq!(talk.host.instance(ID).suspending_contexts(), 0);
     }
 }

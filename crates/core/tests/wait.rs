@@ -29,7 +29,7 @@ fn a_zero_timeout_never_busy_polls() {
     let talk = Talk::new("base");
     let context = talk.context(50, 64, true);
     context.follow(ID);
-    assert_eq!(wait(&talk, &context, Some(0)).says(), "look -> 0");
+    assert_eq!(wait(&talk, &context, Some(0)).run(), "look -> 0");
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn without_microseconds_there_is_exactly_one_pass() {
     let context = talk.context(0, 64, true);
     context.follow(ID);
     assert_eq!(
-        wait(&talk, &context, None).says(),
+        wait(&talk, &context, None).run(),
         "look -> 0, poll 64 -> 0, look -> 0, poll 64 -> 0, unmask, look -> 0, sleep"
     );
 }
@@ -49,11 +49,11 @@ fn a_busy_poll_ends_when_its_time_is_up_and_a_microsecond_is_the_kernel_s() {
     let context = talk.context(10, 8, false);
     context.follow(ID);
     let mut waiting = wait(&talk, &context, None);
-    assert_eq!(waiting.says_next(3), "look -> 0, poll 8 -> 0, look -> 0");
+    assert_eq!(waiting.run_next(3), "look -> 0, poll 8 -> 0, look -> 0");
     talk.at(10 * 1024 - 1);
-    assert_eq!(waiting.says_next(2), "poll 8 -> 0, look -> 0");
+    assert_eq!(waiting.run_next(2), "poll 8 -> 0, look -> 0");
     talk.at(10 * 1024);
-    assert_eq!(waiting.says(), "poll 8 -> 0, unmask, look -> 0, sleep");
+    assert_eq!(waiting.run(), "poll 8 -> 0, unmask, look -> 0, sleep");
 }
 
 #[test]
@@ -62,17 +62,17 @@ fn a_busy_poll_does_not_outlast_the_wait() {
     let context = talk.context(1_000, 8, false);
     context.follow(ID);
     let mut waiting = wait(&talk, &context, Some(5 * US));
-    assert_eq!(waiting.says_next(3), "look -> 0, poll 8 -> 0, look -> 0");
+    assert_eq!(waiting.run_next(3), "look -> 0, poll 8 -> 0, look -> 0");
     talk.at(5 * US);
-    assert_eq!(waiting.says(), "poll 8 -> 0, unmask, look -> 0, sleep 0");
-    assert_eq!(waiting.says(), "look -> 0");
+    assert_eq!(waiting.run(), "poll 8 -> 0, unmask, look -> 0, sleep 0");
+    assert_eq!(waiting.run(), "look -> 0");
     assert_eq!(waiting.pass.events(), 0);
 }
 
 #[test]
 fn a_context_that_keeps_its_napi_id_polls_the_same_instance_again() {
     let talk = Talk::new("defer20");
-    for (keep, again) in
+    for (keep, expected) in
         [(false, "look -> 0, sleep"), (true, "look -> 0, poll 64 -> 0, look -> 0, ")]
     {
         let context = talk.context(0, 64, true);
@@ -80,10 +80,10 @@ fn a_context_that_keeps_its_napi_id_polls_the_same_instance_again() {
         context.set(napkin_policy::EpollPolicy { keep_napi_id: keep, ..params });
         assert_eq!(context.params().keep_napi_id, keep);
         context.follow(ID);
-        wait(&talk, &context, None).says();
+        wait(&talk, &context, None).run();
         assert_eq!(context.follows(), keep.then_some(ID));
-        let said = wait(&talk, &context, None).says();
-        assert!(said.starts_with(again), "{keep}: {said}");
+        let steps = wait(&talk, &context, None).run();
+        assert!(steps.starts_with(expected), "{keep}: {steps}");
     }
 }
 
@@ -92,11 +92,11 @@ fn an_instance_is_forgotten_after_an_empty_busy_poll_and_learnt_at_the_next_wake
     let talk = Talk::new("base");
     let context = talk.context(0, 8, true);
     context.follow(ID);
-    wait(&talk, &context, None).says();
+    wait(&talk, &context, None).run();
     assert_eq!(context.follows(), None);
-    assert_eq!(wait(&talk, &context, None).says(), "look -> 0, sleep");
+    assert_eq!(wait(&talk, &context, None).run(), "look -> 0, sleep");
     context.follow(ID);
-    assert!(wait(&talk, &context, None).says().contains("poll 8"));
+    assert!(wait(&talk, &context, None).run().contains("poll 8"));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn one_instance_a_context_and_the_last_wins() {
     context.follow(Id(1));
     assert_eq!(context.follows(), Some(Id(1)));
     assert_eq!(
-        wait(&talk, &context, None).says(),
+        wait(&talk, &context, None).run(),
         "look -> 0, #1 poll 8 -> 0, look -> 0, #1 poll 8 -> 0, #1 unmask, look -> 0, sleep"
     );
 }
@@ -129,7 +129,7 @@ fn the_default_budget_is_eight() {
     let talk = Talk::new("base");
     let context = talk.context(0, 0, true);
     context.follow(ID);
-    assert!(wait(&talk, &context, None).says().starts_with("look -> 0, poll 8 -> 0"));
+    assert!(wait(&talk, &context, None).run().starts_with("look -> 0, poll 8 -> 0"));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn an_application_that_spins_returns_where_others_sleep() {
     let context = talk.context(0, 8, true);
     context.follow(ID);
     let mut spin = talk.hear(EpollWait::new(&talk.host, &context, None, true));
-    assert_eq!(spin.says(), "look -> 0, poll 8 -> 0, look -> 0, poll 8 -> 0, unmask, look -> 0");
+    assert_eq!(spin.run(), "look -> 0, poll 8 -> 0, look -> 0, poll 8 -> 0, unmask, look -> 0");
 }
 
 #[test]
@@ -147,13 +147,13 @@ fn a_signal_does_not_suspend() {
     let context = talk.context(0, 8, true);
     context.follow(ID);
     talk.signal.set(true);
-    assert_eq!(wait(&talk, &context, None).says(), "look: signal");
+    assert_eq!(wait(&talk, &context, None).run(), "look: signal");
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 0);
     // Nor does one that ends a sleep.
     let mut waiting = wait(&talk, &context, None);
-    assert!(waiting.says().ends_with("sleep"));
+    assert!(waiting.run().ends_with("sleep"));
     waiting.signal();
-    assert_eq!(waiting.says(), "");
+    assert_eq!(waiting.run(), "");
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 0);
 }
 
@@ -165,14 +165,14 @@ fn a_signal_in_a_busy_poll_lets_go_and_ends_the_suspension() {
     talk.arrive(1);
     talk.interrupt(ID);
     talk.softirq();
-    wait(&talk, &context, None).says();
+    wait(&talk, &context, None).run();
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 1);
     talk.read();
     let mut waiting = wait(&talk, &context, None);
-    assert_eq!(waiting.says_next(2), "look -> 0, poll 8 -> 0");
+    assert_eq!(waiting.run_next(2), "look -> 0, poll 8 -> 0");
     talk.signal.set(true);
     // Nothing was found: deferral has the ring polled while the signal handler runs.
-    assert_eq!(waiting.says(), "look: signal, timer +20ms, run here (poll 64 -> 0, timer +20us)");
+    assert_eq!(waiting.run(), "look: signal, timer +20ms, run here (poll 64 -> 0, timer +20us)");
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 0);
 }
 
@@ -186,19 +186,19 @@ fn two_contexts_suspend_and_one_that_idles_does_not_end_it_for_the_other() {
     talk.interrupt(ID);
     talk.softirq();
     // Both find the event: both suspend.
-    wait(&talk, &idle, None).says();
+    wait(&talk, &idle, None).run();
     talk.at(US);
-    assert_eq!(wait(&talk, &busy, None).says(), "look -> 1, timer +19999us");
+    assert_eq!(wait(&talk, &busy, None).run(), "look -> 1, timer +19999us");
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 2);
     talk.read();
     // One finds nothing: it leaves, and the instance is not polled for it.
-    let said = wait(&talk, &idle, None).says();
-    assert!(said.ends_with("timer +19999us, look -> 0, sleep"), "{said}");
+    let steps = wait(&talk, &idle, None).run();
+    assert!(steps.ends_with("timer +19999us, look -> 0, sleep"), "{steps}");
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 1);
     assert_eq!(talk.host.instance(ID).deadline(), 20 * MILLISECOND);
     // The last to leave has it polled at once.
-    let said = wait(&talk, &busy, None).says();
-    assert!(said.ends_with("run here (poll 64 -> 0, timer +20us), sleep"), "{said}");
+    let steps = wait(&talk, &busy, None).run();
+    assert!(steps.ends_with("run here (poll 64 -> 0, timer +20us), sleep"), "{steps}");
 }
 
 #[test]
@@ -210,8 +210,8 @@ fn a_closed_context_suspends_no_longer() {
     talk.arrive(1);
     talk.interrupt(ID);
     talk.softirq();
-    wait(&talk, &one, None).says();
-    wait(&talk, &other, None).says();
+    wait(&talk, &one, None).run();
+    wait(&talk, &other, None).run();
     assert_eq!(one.close(&talk.host, RaisedFrom::Thread), None);
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 1);
     let closes = other.close(&talk.host, RaisedFrom::Thread).map(|op| talk.word(op));
@@ -229,10 +229,10 @@ fn a_context_that_follows_another_instance_lets_go_of_the_first() {
     talk.arrive_at(Id(0), 1);
     talk.interrupt(Id(0));
     talk.softirq();
-    wait(&talk, &context, None).says();
+    wait(&talk, &context, None).run();
     context.follow(Id(1));
-    let said = wait(&talk, &context, None).says();
-    assert_eq!(said, "look -> 1, run here (#0 poll 64 -> 0, timer +20us)");
+    let steps = wait(&talk, &context, None).run();
+    assert_eq!(steps, "look -> 1, run here (#0 poll 64 -> 0, timer +20us)");
     assert_eq!(talk.host.instance(Id(0)).suspending_contexts(), 0);
 }
 
@@ -244,11 +244,11 @@ fn suspension_off_makes_resume_nothing_and_leaves_the_timer() {
     talk.arrive(1);
     talk.interrupt(ID);
     talk.softirq();
-    wait(&talk, &context, None).says();
+    wait(&talk, &context, None).run();
     talk.set(|policy| policy.irq_suspend_timeout = 0);
     // The timer stays armed as the safety net.
     assert_eq!(talk.host.instance(ID).deadline(), 20 * MILLISECOND);
-    assert_eq!(wait(&talk, &context, None).says(), "look -> 1");
+    assert_eq!(wait(&talk, &context, None).run(), "look -> 1");
     assert_eq!(talk.host.instance(ID).deadline(), 20 * MILLISECOND);
     talk.at(20 * MILLISECOND);
     assert_eq!(talk.timer(), "raise");
@@ -263,12 +263,12 @@ fn a_busy_poll_of_an_owned_instance_looks_and_asks_for_room() {
     context.follow(ID);
     let mut waiting = wait(&talk, &context, None);
     // The softirq owns it: the session only looks, and sets `PREFER_BUSY_POLL`.
-    assert_eq!(waiting.says_next(3), "look -> 0, look -> 0, look -> 0");
+    assert_eq!(waiting.run_next(3), "look -> 0, look -> 0, look -> 0");
     assert!(talk.host.instance(ID).state().has(state::PREFER_BUSY_POLL));
     // The ring does not drain, so the softirq makes room with a timer to fall back on.
     assert_eq!(talk.softirq(), "poll 64 -> 64, deliver, timer +20us");
     talk.read();
-    assert_eq!(waiting.says_next(3), "poll 8 -> 8, deliver, look -> 8");
+    assert_eq!(waiting.run_next(3), "poll 8 -> 8, deliver, look -> 8");
 }
 
 #[test]
@@ -281,12 +281,12 @@ fn a_ring_that_does_not_drain_is_looked_after_by_a_timer_or_by_the_softirq() {
         let context = talk.context(50, 8, true);
         context.follow(ID);
         let mut waiting = wait(&talk, &context, None);
-        waiting.says_next(2);
+        waiting.run_next(2);
         talk.arrive(20);
         assert_eq!(talk.interrupt(ID), "");
-        assert_eq!(waiting.says_next(4), "look -> 0, poll 8 -> 8, deliver, look -> 8", "{policy}");
-        let said = waiting.says();
-        assert!(said.starts_with(last), "{policy}: {said}");
+        assert_eq!(waiting.run_next(4), "look -> 0, poll 8 -> 8, deliver, look -> 8", "{policy}");
+        let steps = waiting.run();
+        assert!(steps.starts_with(last), "{policy}: {steps}");
     }
 }
 
@@ -298,15 +298,15 @@ fn busy_polling_can_be_forbidden() {
     for usecs in [0, 50] {
         let context = talk.context(usecs, 8, true);
         context.follow(ID);
-        assert_eq!(wait(&talk, &context, None).says(), "look -> 0, look -> 0, sleep");
+        assert_eq!(wait(&talk, &context, None).run(), "look -> 0, look -> 0, sleep");
         assert_eq!(context.follows(), None);
     }
-    let call = talk.hear(SocketWait::new(&talk.host, socket(50, 8, false), Some(ID), None)).says();
+    let call = talk.hear(SocketWait::new(&talk.host, socket(50, 8, false), Some(ID), None)).run();
     assert_eq!(call, "look -> 0, look -> 0, sleep");
     let context = talk.context(0, 8, true);
     talk.host.allow_busy_poll(ID, true);
     context.follow(ID);
-    assert!(wait(&talk, &context, None).says().contains("poll 8"));
+    assert!(wait(&talk, &context, None).run().contains("poll 8"));
 }
 
 #[test]
@@ -314,15 +314,15 @@ fn a_nonblocking_receive_call_polls_once() {
     let talk = Talk::new("base");
     let call = || SocketWait::new(&talk.host, socket(50, 0, false), Some(ID), Some(0));
     assert_eq!(
-        talk.hear(call()).says(),
+        talk.hear(call()).run(),
         "look -> 0, poll 8 -> 0, look -> 0, poll 8 -> 0, unmask, look -> 0"
     );
     // Frames that the session's last poll delivers count for the call, too.
     let mut called = talk.hear(call());
-    assert_eq!(called.says_next(3), "look -> 0, poll 8 -> 0, look -> 0");
+    assert_eq!(called.run_next(3), "look -> 0, poll 8 -> 0, look -> 0");
     talk.arrive(3);
     talk.interrupt(ID);
-    assert_eq!(called.says(), "poll 8 -> 3, deliver, unmask, look -> 3");
+    assert_eq!(called.run(), "poll 8 -> 3, deliver, unmask, look -> 3");
     assert_eq!(called.pass.frames(), 3);
 }
 
@@ -330,13 +330,13 @@ fn a_nonblocking_receive_call_polls_once() {
 fn a_blocking_receive_call_busy_polls_and_then_sleeps() {
     let talk = Talk::new("base");
     let mut call = talk.hear(SocketWait::new(&talk.host, socket(10, 64, false), Some(ID), None));
-    assert_eq!(call.says_next(3), "look -> 0, poll 64 -> 0, look -> 0");
+    assert_eq!(call.run_next(3), "look -> 0, poll 64 -> 0, look -> 0");
     talk.at(20 * US);
-    assert_eq!(call.says(), "poll 64 -> 0, unmask, look -> 0, sleep");
+    assert_eq!(call.run(), "poll 64 -> 0, unmask, look -> 0, sleep");
     talk.arrive(2);
     assert_eq!(talk.interrupt(ID), "mask, raise");
     talk.softirq();
-    assert_eq!(call.says(), "look -> 2");
+    assert_eq!(call.run(), "look -> 2");
     assert_eq!(call.pass.frames(), 2);
 }
 
@@ -344,11 +344,11 @@ fn a_blocking_receive_call_busy_polls_and_then_sleeps() {
 fn a_receive_call_without_busy_poll_or_without_instance_only_sleeps() {
     let talk = Talk::new("base");
     let mut call = talk.hear(SocketWait::new(&talk.host, socket(0, 0, true), Some(ID), None));
-    assert_eq!(call.says(), "look -> 0, sleep");
+    assert_eq!(call.run(), "look -> 0, sleep");
     let mut call = talk.hear(SocketWait::new(&talk.host, socket(50, 0, true), None, None));
-    assert_eq!(call.says(), "look -> 0, sleep");
+    assert_eq!(call.run(), "look -> 0, sleep");
     call.signal();
-    assert_eq!(call.says(), "");
+    assert_eq!(call.run(), "");
     assert_eq!(call.pass.frames(), 0);
 }
 
@@ -359,7 +359,7 @@ fn a_receive_call_never_suspends() {
     talk.interrupt(ID);
     talk.softirq();
     let mut call = talk.hear(SocketWait::new(&talk.host, socket(50, 64, true), Some(ID), None));
-    assert_eq!(call.says(), "look -> 1");
+    assert_eq!(call.run(), "look -> 1");
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 0);
     assert_eq!(talk.host.instance(ID).deadline(), 20 * US);
 }
@@ -370,10 +370,10 @@ fn what_the_last_poll_of_a_busy_poll_delivers_counts_as_found() {
     let context = talk.context(0, 64, true);
     context.follow(ID);
     let mut waiting = wait(&talk, &context, None);
-    assert_eq!(waiting.says_next(3), "look -> 0, poll 64 -> 0, look -> 0");
+    assert_eq!(waiting.run_next(3), "look -> 0, poll 64 -> 0, look -> 0");
     // The time is up, and only now a packet comes: the session's last poll takes it.
     talk.arrive(1);
-    let said = waiting.says();
-    assert!(said.ends_with("look -> 1, timer +20ms"), "{said}");
+    let steps = waiting.run();
+    assert!(steps.ends_with("look -> 1, timer +20ms"), "{steps}");
     assert_eq!((waiting.pass.events(), context.follows()), (1, Some(ID)));
 }

@@ -318,11 +318,11 @@ impl Actor {
             tries += 1;
             let mode = |id| host.instance(id).state().mode();
             let wanted = |id| matches!(mode(id), Threaded::Enabled | Threaded::BusyPoll);
-            let again = next == ENDED
+            let restarted = next == ENDED
                 && matches!(task, Task::Napi(id) if wanted(id))
                 && tries < 3
                 && slot.compare_exchange(ENDED, RUNNING, AcqRel, Acquire).is_ok();
-            if !again {
+            if !restarted {
                 return;
             }
         }

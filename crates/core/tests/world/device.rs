@@ -126,8 +126,8 @@ impl Device {
 
     /// Whether every frame that arrived is accounted for.
     pub(crate) fn conserves(&self) -> bool {
-        let here = (self.ring.len() + self.batch.len()) as u64;
-        self.arrivals == self.ring_drops + self.delivered + self.abandoned + here
+        let queued = (self.ring.len() + self.batch.len()) as u64;
+        self.arrivals == self.ring_drops + self.delivered + self.abandoned + queued
     }
 
     fn breaks(&mut self, what: String) {

@@ -62,8 +62,8 @@ impl Talk {
         };
         for id in talk.host.ids() {
             talk.host.set(id, &policy.instance).expect("a preset is within its limits");
-            let said = talk.enable(id);
-            assert!(said.ends_with("unmask"), "{said}");
+            let steps = talk.enable(id);
+            assert!(steps.ends_with("unmask"), "{steps}");
         }
         talk
     }
@@ -107,7 +107,7 @@ impl Talk {
         if !std::mem::take(&mut self.device(id).line) {
             return "no interrupt".into();
         }
-        self.hear(Interrupt::new(&self.host, id)).says()
+        self.hear(Interrupt::new(&self.host, id)).run()
     }
 
     /// Runs the softirqs of the first CPU as after an interrupt, while no other thread wants the CPU.
@@ -116,11 +116,11 @@ impl Talk {
     }
 
     pub(crate) fn dispatch(&self, context: Context) -> String {
-        self.hear(Softirq::new(&self.host, CPU, context)).says()
+        self.hear(Softirq::new(&self.host, CPU, context)).run()
     }
 
     pub(crate) fn enable(&self, id: Id) -> String {
-        self.hear(Enable::new(&self.host, id).expect("it is disabled")).says()
+        self.hear(Enable::new(&self.host, id).expect("it is disabled")).run()
     }
 
     /// Handles the first queue's timer, if it has expired.
@@ -169,7 +169,7 @@ impl Talk {
             Op::Raise(_) => "raise".into(),
             Op::RunHere(cpu) => {
                 let softirq = Softirq::new(&self.host, cpu, Context::Application);
-                format!("run here ({})", self.hear(softirq).says())
+                format!("run here ({})", self.hear(softirq).run())
             }
             Op::Vector(_, vector) => format!("{vector:?}").to_uppercase(),
             Op::Resched => "resched".into(),
@@ -200,17 +200,17 @@ pub(crate) struct Speaker<'t, P> {
 
 impl<P: Pass<Port>> Speaker<'_, P> {
     /// Takes its steps until it ends or sleeps, and returns their words.
-    pub(crate) fn says(&mut self) -> String {
-        self.says_at_most(10_000).0
+    pub(crate) fn run(&mut self) -> String {
+        self.run_at_most(10_000).0
     }
 
     /// Takes the next steps, at most `most`.
-    pub(crate) fn says_next(&mut self, most: usize) -> String {
-        self.says_at_most(most).0
+    pub(crate) fn run_next(&mut self, most: usize) -> String {
+        self.run_at_most(most).0
     }
 
     /// Takes its steps until it ends or sleeps, at most `most`; and returns whether it ended or slept.
-    pub(crate) fn says_at_most(&mut self, most: usize) -> (String, bool) {
+    pub(crate) fn run_at_most(&mut self, most: usize) -> (String, bool) {
         let mut words = Vec::new();
         for _ in 0..most {
             let op = self.pass.next(self.talk.now.get(), self.did);
