@@ -48,13 +48,13 @@ pub(crate) fn guard(shared: &Shared, activity: &Arc<Activity>, body: impl Fn(&mu
 /// The softirqs that the interrupts of one wake-up have raised.
 struct Raised {
     cpu: CpuId,
-    here: bool,
+    local: bool,
 }
 
 impl Hooks for Raised {
     fn raised(&mut self, shared: &Shared, cpu: CpuId) {
         if cpu == self.cpu {
-            self.here = true;
+            self.local = true;
         } else {
             shared.cpu(cpu).kick();
         }
@@ -78,7 +78,7 @@ impl Hooks for Taking<'_> {
 pub(crate) fn irq(shared: &Shared, id: CpuId, meter: &mut Meter) {
     let cpu = shared.cpu(id);
     let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
-    let mut raised = Raised { cpu: id, here: true };
+    let mut raised = Raised { cpu: id, local: true };
     // The first round looks at everything, also after a restart: events that were taken from the operating system
     // before a panic do not come again.
     cpu.kick_seen();
@@ -88,8 +88,8 @@ pub(crate) fn irq(shared: &Shared, id: CpuId, meter: &mut Meter) {
     }
     drive::expire(shared, &shared.host, id, &mut raised);
     loop {
-        if raised.here || shared.host.cpu(id).pending() != 0 {
-            raised.here = false;
+        if raised.local || shared.host.cpu(id).pending() != 0 {
+            raised.local = false;
             let context = Context::Interrupt { competition: cpu.wanted() };
             let mut softirq = Softirq::new(&shared.host, id, context);
             drive::drive(shared, &mut softirq, meter, &mut raised);
@@ -112,7 +112,7 @@ pub(crate) fn irq(shared: &Shared, id: CpuId, meter: &mut Meter) {
                 KICK => {
                     cpu.kick_seen();
                     look = true;
-                    raised.here = true;
+                    raised.local = true;
                 }
                 queue => {
                     let mut interrupt = Interrupt::new(&shared.host, Id(queue as u16));

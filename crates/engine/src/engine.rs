@@ -458,9 +458,9 @@ pub(crate) mod tests {
     fn a_class_that_a_thread_did_not_get_is_told_for_as_long_as_the_thread_lives() {
         let engine = engine();
         assert_eq!(engine.warnings(), [""; 0]);
-        let told = engine.change(1, &mode(Threaded::Enabled)).expect("a thread");
-        assert_eq!(told, engine.warnings());
-        let [warning] = &told[..] else { panic!("{told:?}") };
+        let warnings = engine.change(1, &mode(Threaded::Enabled)).expect("a thread");
+        assert_eq!(warnings, engine.warnings());
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
         assert!(
             warning.starts_with("napi/syn0-1: real-time priority 100 was refused"),
             "{warning}"
@@ -468,10 +468,10 @@ pub(crate) mod tests {
         // A change of another setting does not repeat the warning; a change of the mode does.
         let weight = NapiChange::default().with_weight(7).expect("at least 1");
         assert_eq!(engine.change(1, &weight).expect("sound"), [""; 0]);
-        assert_eq!(engine.change(1, &mode(Threaded::BusyPoll)).expect("its thread"), told);
+        assert_eq!(engine.change(1, &mode(Threaded::BusyPoll)).expect("its thread"), warnings);
         assert_eq!(engine.change(1, &mode(Threaded::Disabled)).expect("no thread"), [""; 0]);
         assert_eq!(engine.warnings(), [""; 0]);
-        let told = engine.change(1, &mode(Threaded::Workqueue)).expect("workers");
-        assert!(told[0].starts_with("kworker/u:0: real-time"), "{told:?}");
+        let warnings = engine.change(1, &mode(Threaded::Workqueue)).expect("workers");
+        assert!(warnings[0].starts_with("kworker/u:0: real-time"), "{warnings:?}");
     }
 }

@@ -266,22 +266,22 @@ mod tests {
     fn masking_and_unmasking_reach_the_device_and_its_line_once() {
         let (mut port, device, cpu) = port(Stack::new(US), Spin::default());
         let calls = |port: &Port| port.shares.counts.line_calls.load(Ordering::Relaxed);
-        let told = || {
-            let told = [&device.0.masked, &device.0.acknowledged];
-            told.map(|count| count.load(Ordering::Relaxed))
+        let counts = || {
+            let counts = [&device.0.masked, &device.0.acknowledged];
+            counts.map(|count| count.load(Ordering::Relaxed))
         };
         port.unmask(0);
         assert!(interrupts(&cpu));
         port.mask();
         assert!(!interrupts(&cpu));
-        assert_eq!((told(), calls(&port)), ([1, 0], 2));
+        assert_eq!((counts(), calls(&port)), ([1, 0], 2));
         port.mask();
-        assert_eq!((told(), calls(&port)), ([2, 0], 2), "the line is masked already");
+        assert_eq!((counts(), calls(&port)), ([2, 0], 2), "the line is masked already");
         port.unmask(0);
         assert!(interrupts(&cpu));
         port.interrupted();
         port.mask();
-        assert_eq!((told(), calls(&port)), ([4, 1], 3), "the line masked itself when it fired");
+        assert_eq!((counts(), calls(&port)), ([4, 1], 3), "the line masked itself when it fired");
     }
 
     #[test]

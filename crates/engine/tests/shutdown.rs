@@ -105,12 +105,12 @@ const CHILD: &str = "NAPKIN_TEST_TAP_CHILD";
 
 /// The process that is killed: it echoes over a TAP device, and prints the device's name and both addresses.
 fn serve_tap(policy: &Policy) {
-    let (host, ours) = tap::addresses();
+    let (host, own) = tap::addresses();
     let config = TapConfig { queues: 2, address: Some((host, 30)), ..TapConfig::default() };
     let tap = tap::open(&config);
     let device = DeviceConfig {
         name: tap.name.clone(),
-        addresses: Address { mac: [2, 0, 0, 0, 0, 0x43], ip: ours.into(), prefix: 30 }.into(),
+        addresses: Address { mac: [2, 0, 0, 0, 0, 0x43], ip: own.into(), prefix: 30 }.into(),
         queues: tap.queues.into_iter().map(|queue| (Box::new(queue) as _, 0)).collect(),
         delivery_cost: 0,
         settings: policy.instance,
@@ -122,7 +122,7 @@ fn serve_tap(policy: &Policy) {
     let mut epoll = Epoll::new(&engine, CpuId(0), policy.epoll).expect("parameters");
     epoll.set_spin(policy.application.spin);
     epoll.add(&socket, 0).expect("room");
-    println!("\ndevice {} {host} {ours}", tap.name);
+    println!("\ndevice {} {host} {own}", tap.name);
     // If it is not killed, it ends by itself.
     let (start, mut events) = (Instant::now(), Vec::new());
     while start.elapsed() < HANGS {
@@ -155,9 +155,9 @@ impl Flood {
         });
         let flows = [(); 8].map(|()| socket());
         let over = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&over);
+        let stop = Arc::clone(&over);
         let thread = std::thread::spawn(move || {
-            while !told.load(Ordering::Relaxed) {
+            while !stop.load(Ordering::Relaxed) {
                 for flow in &flows {
                     // Once the device has gone there is no route.
                     let _ = flow.send(&[0; 64]);
@@ -183,16 +183,16 @@ fn killed(name: &str, delay: Duration) {
         .spawn()
         .expect("a process");
     let output = BufReader::new(child.stdout.take().expect("a pipe"));
-    let said = output
+    let line = output
         .lines()
         .map_while(Result::ok)
         .find(|line| line.starts_with("device "))
         .unwrap_or_else(|| panic!("{name}: the process said nothing: {:?}", child.wait()));
-    let words: Vec<&str> = said.split(' ').collect();
-    let [_, device, host, ours] = words[..] else { panic!("{name}: {said}") };
+    let words: Vec<&str> = line.split(' ').collect();
+    let [_, device, host, own] = words[..] else { panic!("{name}: {line}") };
     let path = format!("/sys/class/net/{device}");
     assert!(std::path::Path::new(&path).exists(), "{path}");
-    let flood = Flood::start(host.parse().expect("an address"), ours.parse().expect("an address"));
+    let flood = Flood::start(host.parse().expect("an address"), own.parse().expect("an address"));
     std::thread::sleep(delay);
     child.kill().expect("kill -9");
     child.wait().expect("it has ended");

@@ -21,7 +21,7 @@ const FLOWS: usize = 8;
 const DATAGRAMS: u32 = 25;
 
 fn echoes(name: &str) {
-    let (kernel, ours) = tap::addresses();
+    let (kernel, own) = tap::addresses();
     let config = TapConfig { queues: 2, address: Some((kernel, 30)), ..TapConfig::default() };
     let tap = tap::open(&config);
     let policy = policy(name);
@@ -29,7 +29,7 @@ fn echoes(name: &str) {
     let cpus: Vec<usize> = sched::usable_cpus().into_iter().take(2).collect();
     let device = DeviceConfig {
         name: tap.name.clone(),
-        addresses: Address { mac: [2, 0, 0, 0, 0, 0x42], ip: ours.into(), prefix: 30 }.into(),
+        addresses: Address { mac: [2, 0, 0, 0, 0, 0x42], ip: own.into(), prefix: 30 }.into(),
         queues: (0..)
             .zip(tap.queues)
             .map(|(at, queue)| (Box::new(queue) as _, at % cpus.len() as u16))
@@ -45,10 +45,10 @@ fn echoes(name: &str) {
     epoll.set_spin(policy.application.spin);
     epoll.add(&socket, 0).expect("room");
     let over = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&over);
+    let stop = Arc::clone(&over);
     let echo = std::thread::spawn(move || {
         let mut events = Vec::new();
-        while !told.load(Ordering::Relaxed) {
+        while !stop.load(Ordering::Relaxed) {
             epoll.wait(&mut events, 64, Some(Duration::from_millis(20))).expect("a wait");
             while let Some(datagram) = socket.try_recv() {
                 socket.echo(datagram, napkin_engine::now()).expect("the device is up");
@@ -58,7 +58,7 @@ fn echoes(name: &str) {
     let flows: Vec<UdpSocket> = (0..FLOWS)
         .map(|_| {
             let socket = UdpSocket::bind((kernel, 0)).expect("the address is there");
-            socket.connect((ours, PORT)).expect("a route");
+            socket.connect((own, PORT)).expect("a route");
             socket.set_read_timeout(Some(HANGS)).expect("it may");
             socket
         })

@@ -51,11 +51,11 @@ fn serve(engine: &Engine, device: &str, policy: &Policy) -> (JoinHandle<()>, Arc
     let waits = ApplicationWait::new(engine, CpuId(0), &worker.segments(), policy);
     let (mut waits, mut pump) = (waits.expect("parameters"), Pump::new(EchoStream));
     let connections = Arc::<AtomicUsize>::default();
-    let told = Arc::clone(&connections);
+    let count = Arc::clone(&connections);
     let serves = move || {
         // An error means that the engine has stopped.
         let _ = waits.serve(&mut worker, &mut pump, |worker, _| {
-            told.store(worker.connections(), Relaxed);
+            count.store(worker.connections(), Relaxed);
             true
         });
     };
@@ -132,7 +132,7 @@ fn connection(at: SocketAddr, rng: &mut SplitMix, seen: &Seen) {
 /// Opens that many connections under a policy, over a wire with these faults in both directions.
 fn storm(name: &str, faults: &str, connections: usize) {
     let policy = policy(name);
-    let (kernel, ours) = tap::addresses();
+    let (kernel, own) = tap::addresses();
     let config = TapConfig { queues: 2, address: Some((kernel, 30)), ..TapConfig::default() };
     let pool = Pool::new(FRAMES);
     let Tap { name: device, queues, .. } = tap::open_with(&config, &pool);
@@ -146,7 +146,7 @@ fn storm(name: &str, faults: &str, connections: usize) {
         Box::new(FaultyQueue::new(queue, faults, 7 + at, pool.clone()).with_transmit(faults))
     };
     let queues = (0..).zip(queues).map(faulty).zip((0..cpus.len() as u16).cycle()).collect();
-    let address = Address { mac: [2, 0, 0, 0, 0, 0x42], ip: ours.into(), prefix: 30 };
+    let address = Address { mac: [2, 0, 0, 0, 0, 0x42], ip: own.into(), prefix: 30 };
     let config = DeviceConfig::new(&device, address, queues, policy.instance);
     let config = EngineConfig { cpu_policy: policy.cpu, ..EngineConfig::new(cpus, vec![config]) };
     let engine = Engine::start(config).expect("the engine starts");
@@ -157,7 +157,7 @@ fn storm(name: &str, faults: &str, connections: usize) {
             let seen = &seen;
             scope.spawn(move || {
                 let mut rng = SplitMix::new(thread as u64);
-                let at = SocketAddr::from((ours, PORT));
+                let at = SocketAddr::from((own, PORT));
                 (0..connections / THREADS).for_each(|_| connection(at, &mut rng, seen));
             });
         }

@@ -77,8 +77,8 @@ fn devices(engine: &Engine, ifindex: Option<u32>) -> Result<Vec<Record>, Refusal
         let addresses = stack.addresses();
         let mac = addresses.mac().map(|byte| format!("{byte:02x}")).join(":");
         let family = |is: fn(&IpAddr) -> bool| {
-            let of = addresses.list().iter().filter(|ours| is(&ours.ip));
-            let of: Vec<String> = of.map(|ours| format!("{}/{}", ours.ip, ours.prefix)).collect();
+            let of = addresses.list().iter().filter(|own| is(&own.ip));
+            let of: Vec<String> = of.map(|own| format!("{}/{}", own.ip, own.prefix)).collect();
             (!of.is_empty()).then(|| of.join(", "))
         };
         let ids = napis.iter().filter(|napi| napi.ifindex == ifindex).map(|napi| napi.id);

@@ -234,9 +234,9 @@ mod tests {
     #[test]
     fn whoever_answers_nonsense_is_no_engine() {
         for nonsense in ["HTTP/1.1 400\n", "{\"version\":9}\n", "{\"version\":1}\n"] {
-            let (mut ours, mut theirs) = UnixStream::pair().unwrap();
-            theirs.write_all(nonsense.as_bytes()).unwrap();
-            let line = read_line(&mut ours, Instant::now() + REPLY_TIMEOUT).unwrap();
+            let (mut local, mut peer) = UnixStream::pair().unwrap();
+            peer.write_all(nonsense.as_bytes()).unwrap();
+            let line = read_line(&mut local, Instant::now() + REPLY_TIMEOUT).unwrap();
             let reply: Result<Reply, _> = serde_json::from_slice(&line);
             let usable =
                 reply.is_ok_and(|reply| reply.version == VERSION && reply.result.is_some());
@@ -246,13 +246,13 @@ mod tests {
 
     #[test]
     fn whoever_has_had_his_time_is_not_read_any_more() {
-        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
-        theirs.write_all(b"half an ans").unwrap();
-        let error = read_line(&mut ours, Instant::now()).expect_err("too late");
+        let (mut local, mut peer) = UnixStream::pair().unwrap();
+        peer.write_all(b"half an ans").unwrap();
+        let error = read_line(&mut local, Instant::now()).expect_err("too late");
         assert_eq!(error.to_string(), "there was no answer within 10 s");
         // Bytes that are read do not put off the deadline.
         let soon = Instant::now() + Duration::from_millis(20);
-        let error = read_line(&mut ours, soon).expect_err("no end of line");
+        let error = read_line(&mut local, soon).expect_err("no end of line");
         assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
     }
 

@@ -216,7 +216,7 @@ mod tests {
         }
     }
 
-    fn says(verb: &str, attributes: &str) -> String {
+    fn refusal(verb: &str, attributes: &str) -> String {
         let (code, message) = refused(verb, attributes);
         format!("{code}: {message}")
     }
@@ -247,19 +247,19 @@ mod tests {
     #[test]
     fn what_is_misspelt_is_refused_with_the_nearest_name() {
         assert_eq!(
-            says("napi-set", r#"{"id":1,"thraeded":"enabled"}"#),
+            refusal("napi-set", r#"{"id":1,"thraeded":"enabled"}"#),
             "EINVAL: napi-set takes no attribute 'thraeded'; did you mean 'threaded'?"
         );
         assert_eq!(
-            says("napi-set", r#"{"id":1,"threaded":"busypoll"}"#),
+            refusal("napi-set", r#"{"id":1,"threaded":"busypoll"}"#),
             "EINVAL: threaded cannot be 'busypoll'; did you mean 'busy-poll'?"
         );
         assert_eq!(
-            says("napi-gte", "{}"),
+            refusal("napi-gte", "{}"),
             "EOPNOTSUPP: no verb is called 'napi-gte'; did you mean 'napi-get'?"
         );
         assert_eq!(
-            says("napi-get", r#"{"pid":1}"#),
+            refusal("napi-get", r#"{"pid":1}"#),
             "EINVAL: napi-get takes no attribute 'pid'; did you mean 'id'?"
         );
     }
@@ -267,28 +267,31 @@ mod tests {
     #[test]
     fn limits_are_the_kernel_s_and_are_named() {
         assert_eq!(
-            says("napi-set", r#"{"id":1,"defer-hard-irqs":2147483648}"#),
+            refusal("napi-set", r#"{"id":1,"defer-hard-irqs":2147483648}"#),
             "ERANGE: defer-hard-irqs=2147483648: at most 2147483647 is allowed"
         );
         assert_eq!(
-            says("napi-set", r#"{"id":1,"hold":100000000000}"#),
+            refusal("napi-set", r#"{"id":1,"hold":100000000000}"#),
             "ERANGE: hold=100s: at most 10s is allowed"
         );
         assert_eq!(
-            says("napi-set", r#"{"id":1,"threaded":4}"#),
+            refusal("napi-set", r#"{"id":1,"threaded":4}"#),
             "ERANGE: threaded 4 is out of range: give 0 to 3"
         );
-        assert_eq!(says("dev-get", r#"{"ifindex":0}"#).split(':').next(), Some("ERANGE"));
-        assert_eq!(says("napi-set", r#"{"id":1,"hold":-1}"#).split(':').next(), Some("ERANGE"));
-        assert_eq!(says("napi-set", r#"{"id":1,"weight":1e99}"#).split(':').next(), Some("ERANGE"));
-        assert_eq!(says("napi-set", r#"{"id":1,"hold":"5us"}"#), "EINVAL: hold is a number");
+        assert_eq!(refusal("dev-get", r#"{"ifindex":0}"#).split(':').next(), Some("ERANGE"));
+        assert_eq!(refusal("napi-set", r#"{"id":1,"hold":-1}"#).split(':').next(), Some("ERANGE"));
+        assert_eq!(
+            refusal("napi-set", r#"{"id":1,"weight":1e99}"#).split(':').next(),
+            Some("ERANGE")
+        );
+        assert_eq!(refusal("napi-set", r#"{"id":1,"hold":"5us"}"#), "EINVAL: hold is a number");
     }
 
     #[test]
     fn a_set_names_its_target_and_changes_something() {
         let (code, message) = refused("napi-set", r#"{"threaded":"enabled"}"#);
         assert_eq!((code.as_str(), message.contains("id")), ("EINVAL", true));
-        assert!(says("napi-set", r#"{"id":1}"#).starts_with("EINVAL: napi-set changes nothing"));
+        assert!(refusal("napi-set", r#"{"id":1}"#).starts_with("EINVAL: napi-set changes nothing"));
     }
 
     #[test]

@@ -33,9 +33,9 @@ impl App {
     pub fn start(engine: &Engine, port: u16, policy: &Policy, timeout: Option<Duration>) -> App {
         let seen = Arc::new(Seen::default());
         let socket = engine.stack("syn0").expect("the device").bind_udp(port, 512).expect("a port");
-        let theirs = Arc::clone(&seen);
+        let shared = Arc::clone(&seen);
         let mut waits = ApplicationWait::new(engine, CpuId(0), &socket, policy).expect("options");
-        let body = move || run(&theirs, &socket, || waits.wait(timeout).is_ok());
+        let body = move || run(&shared, &socket, || waits.wait(timeout).is_ok());
         let thread = std::thread::Builder::new().name("app".into()).spawn(body).expect("a thread");
         App { seen, thread }
     }

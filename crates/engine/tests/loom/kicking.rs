@@ -77,11 +77,11 @@ fn two_raise<K: Kicks>() {
 fn one_raises_twice<K: Kicks>() {
     let kick = Arc::new(K::new());
     let raised = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
-    let (theirs, there) = (kick.clone(), raised.clone());
+    let (kicker, flags) = (kick.clone(), raised.clone());
     spawn(move || {
-        for it in there.iter() {
+        for it in flags.iter() {
             it.store(true, Relaxed);
-            theirs.kick();
+            kicker.kick();
         }
     });
     while !raised.iter().all(|it| it.load(Relaxed)) {

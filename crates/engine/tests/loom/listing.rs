@@ -236,10 +236,10 @@ fn two_sockets_that_become_ready_are_both_reported() {
 fn a_socket_that_closes_is_reported() {
     explore(|| {
         let scene = Scene::<ReadyList<Socket>>::new();
-        let theirs = scene.clone();
+        let shared = scene.clone();
         let thread = spawn(move || {
-            theirs.bring(0);
-            theirs.close(0);
+            shared.bring(0);
+            shared.close(0);
         });
         scene.receive(1, 2);
         while !scene.sockets[0].is_closed() {

@@ -74,10 +74,10 @@ struct Scene<P> {
 /// sleep: the other takes it.
 fn one_is_busy<P: Pools>() {
     let scene = Arc::new(Scene { pool: P::new(), items: AtomicU32::new(0) });
-    let theirs = scene.clone();
+    let shared = scene.clone();
     let thread = spawn(move || {
-        theirs.items.store(1, Relaxed);
-        theirs.pool.wake();
+        shared.items.store(1, Relaxed);
+        shared.pool.wake();
     });
     // Finding the item is enough: if it were taken by a swap, loom would order that swap before the store that it
     // has not seen.

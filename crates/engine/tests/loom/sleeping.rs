@@ -96,8 +96,8 @@ fn two_bring<P: Parks>() {
 /// wake-ups, as a wait of the application does.
 fn waits_forget_wake_ups<P: Parks>() {
     let scene = Scene::<P>::new();
-    let theirs = scene.clone();
-    let thread = spawn(move || (0..2).for_each(|index| theirs.bring(index)));
+    let shared = scene.clone();
+    let thread = spawn(move || (0..2).for_each(|index| shared.bring(index)));
     for index in 0..2 {
         scene.parker.forget();
         while !scene.has(index) {

@@ -133,16 +133,16 @@ fn inject_panics(roles: &[Role], name: &str) {
     let policy = policy(name);
     let pools = [Pool::new(FRAMES), Pool::new(FRAMES)];
     let end = |pool: &Pool| EndConfig { queues: 1, ring: 512, pool: pool.clone() };
-    let (mut here, mut there) = cable(end(&pools[0]), end(&pools[1])).expect("a cable");
-    let (here, there) = (here.remove(0), there.remove(0));
-    let device = DeviceConfig::new("cable", US, vec![(Box::new(here), 0)], policy.instance);
+    let (mut near, mut far) = cable(end(&pools[0]), end(&pools[1])).expect("a cable");
+    let (near, far) = (near.remove(0), far.remove(0));
+    let device = DeviceConfig::new("cable", US, vec![(Box::new(near), 0)], policy.instance);
     let cpus = sched::usable_cpus().into_iter().take(1).collect();
     let config = EngineConfig { cpu_policy: policy.cpu, ..EngineConfig::new(cpus, vec![device]) };
     let engine = Engine::start(config).expect("the engine starts");
     let seen = Arc::<Seen>::default();
     let server = serve(&engine, &policy, Arc::clone(&seen));
-    let theirs = Arc::clone(&seen);
-    let client = std::thread::spawn(move || call(there, &theirs));
+    let shared = Arc::clone(&seen);
+    let client = std::thread::spawn(move || call(far, &shared));
     let answers = |what: &str| {
         let before = seen.answered.load(Relaxed);
         eventually(&format!("{name}: answers {what}"), || {
