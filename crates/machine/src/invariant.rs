@@ -106,8 +106,8 @@ impl Machine<'_> {
     fn is_sound(&self, index: usize) -> bool {
         let queue = &self.queues[index];
         let counts = queue.counts();
-        let here = queue.backlog() as u64;
-        let adds_up = counts.arrived == counts.ring_drops + counts.delivered + here;
+        let queued = queue.backlog() as u64;
+        let adds_up = counts.arrived == counts.ring_drops + counts.delivered + queued;
         let changes = queue.mode_change().is_some() || self.disabling[index].is_some();
         if !adds_up || queue.overflows() || changes {
             return false;
@@ -131,10 +131,10 @@ impl Machine<'_> {
     fn check_queue(&self, index: usize) -> Option<String> {
         let queue = &self.queues[index];
         let counts = queue.counts();
-        let here = queue.backlog() as u64;
-        if counts.arrived != counts.ring_drops + counts.delivered + here {
+        let queued = queue.backlog() as u64;
+        if counts.arrived != counts.ring_drops + counts.delivered + queued {
             return Some(format!(
-                "invariant 8: queue {index} got {} frames; {} dropped, {} delivered and {here} \
+                "invariant 8: queue {index} got {} frames; {} dropped, {} delivered and {queued} \
                  here do not add up to that",
                 counts.arrived, counts.ring_drops, counts.delivered
             ));
@@ -228,16 +228,16 @@ impl Machine<'_> {
     pub fn describe_leftovers(&self) -> Option<String> {
         let queues = 0..self.queues.len() as u16;
         if let Some(queue) = queues.clone().find(|&it| self.ring_depth(it) > 0) {
-            let here = self.ring_depth(queue);
-            return Some(format!("{here} frames are left at rest: {}", self.describe(queue)));
+            let left = self.ring_depth(queue);
+            return Some(format!("{left} frames are left at rest: {}", self.describe(queue)));
         }
         if let Some(queue) =
             queues.into_iter().find(|&it| self.host.instance(Id(it)).state().has(SCHED))
         {
             return Some(format!("an instance is owned at rest: {}", self.describe(queue)));
         }
-        if let Some((socket, here)) = self.sockets.unread() {
-            return Some(format!("{here} frames are left unread in socket {socket}"));
+        if let Some((socket, left)) = self.sockets.unread() {
+            return Some(format!("{left} frames are left unread in socket {socket}"));
         }
         let runnable = |state| matches!(state, State::Queued | State::Running);
         if let Some(thread) = self.threads.iter().find(|it| runnable(it.state())) {
@@ -264,9 +264,15 @@ impl Machine<'_> {
 
     /// Checks invariant 5 after a poll by a CPU's softirq or ksoftirqd, wherever it ran: a round may exceed its
     /// budget by at most one weight, by the numbers that drivers report.
-    pub(crate) fn check_round(&mut self, of: CpuId, id: Id, (rx, says): (u16, u16), budget: u16) {
+    pub(crate) fn check_round(
+        &mut self,
+        of: CpuId,
+        id: Id,
+        (rx, reported): (u16, u16),
+        budget: u16,
+    ) {
         let (counts, limits) = (self.host.cpu(of).counts(), self.host.cpu(of).limits());
-        let frames = self.cpus[usize::from(of.0)].add_to_round(counts.net_rx, says);
+        let frames = self.cpus[usize::from(of.0)].add_to_round(counts.net_rx, reported);
         let weight = self.host.instance(id).weight();
         if rx > budget || frames > u32::from(limits.budget) + u32::from(weight) {
             self.checks.record_violation(format!(

@@ -11,7 +11,7 @@ type Version = (u32, u32);
 /// A rule that changed: its key, and the value that the key must have for a version.
 struct Rule {
     key: &'static str,
-    says: fn(Version) -> &'static str,
+    word: fn(Version) -> &'static str,
 }
 
 fn on(yes: bool) -> &'static str {
@@ -21,18 +21,18 @@ fn on(yes: bool) -> &'static str {
 /// The rules that follow from the release of Linux. No profile lies between the last release known to have one value
 /// and the first known to have the other.
 const RULES: [Rule; 8] = [
-    Rule { key: "kernel.scheduler", says: |linux| if linux >= (6, 6) { "eevdf" } else { "cfs" } },
-    Rule { key: "kernel.hrtick", says: |linux| on(linux >= (7, 1)) },
-    Rule { key: "kernel.stacks-on-bound", says: |linux| on(((5, 6)..=(5, 15)).contains(&linux)) },
-    Rule { key: "kernel.sync-wake-preempts", says: |linux| on(((2, 7)..(6, 19)).contains(&linux)) },
-    Rule { key: "kernel.next-buddy", says: |linux| on(linux >= (6, 19)) },
+    Rule { key: "kernel.scheduler", word: |linux| if linux >= (6, 6) { "eevdf" } else { "cfs" } },
+    Rule { key: "kernel.hrtick", word: |linux| on(linux >= (7, 1)) },
+    Rule { key: "kernel.stacks-on-bound", word: |linux| on(((5, 6)..=(5, 15)).contains(&linux)) },
+    Rule { key: "kernel.sync-wake-preempts", word: |linux| on(((2, 7)..(6, 19)).contains(&linux)) },
+    Rule { key: "kernel.next-buddy", word: |linux| on(linux >= (6, 19)) },
     // 6.18 stable also lost it, in September 2026: no profile is of one that late.
-    Rule { key: "kernel.session-polls-once-more", says: |linux| on(linux < (7, 2)) },
+    Rule { key: "kernel.session-polls-once-more", word: |linux| on(linux < (7, 2)) },
     // Before 6.13 there is no suspension. It was added with this rule, and 7.3 still has it.
-    Rule { key: "kernel.prolongs-without-poll", says: |_| "on" },
+    Rule { key: "kernel.prolongs-without-poll", word: |_| "on" },
     Rule {
         key: "kernel.inline-while-ksoftirqd",
-        says: |linux| on(!((4, 9)..(6, 5)).contains(&linux)),
+        word: |linux| on(!((4, 9)..(6, 5)).contains(&linux)),
     },
 ];
 
@@ -60,7 +60,7 @@ fn each_profile_follows_the_rules_of_the_kernel_that_it_names() {
         for rule in RULES {
             assert_eq!(
                 profile.choice(rule.key),
-                (rule.says)(linux),
+                (rule.word)(linux),
                 "{} on {}, Linux {linux:?}",
                 rule.key,
                 profile.name()
@@ -73,12 +73,12 @@ fn each_profile_follows_the_rules_of_the_kernel_that_it_names() {
 fn no_kernel_has_a_preemption_model_of_another_time() {
     for profile in built_in() {
         let linux = version(&profile);
-        let there = match profile.choice("kernel.preemption") {
+        let has_it = match profile.choice("kernel.preemption") {
             "none" | "voluntary" => linux < (7, 0),
             "lazy" => linux >= (6, 13),
             _ => true,
         };
-        assert!(there, "{}: Linux {linux:?} has no such preemption", profile.name());
+        assert!(has_it, "{}: Linux {linux:?} has no such preemption", profile.name());
     }
 }
 

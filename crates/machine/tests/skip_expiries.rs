@@ -75,8 +75,8 @@ fn run(seed: u64, skip: bool) -> (String, u64) {
     machine.check_everything();
     let mut sockets = Vec::new();
     for queue in 0..queues {
-        let there = placement.queue_cpus[usize::from(queue)];
-        let cpu = if rng.below(3) == 0 { rng.below(u64::from(cpus)) as u16 } else { there };
+        let queue_cpu = placement.queue_cpus[usize::from(queue)];
+        let cpu = if rng.below(3) == 0 { rng.below(u64::from(cpus)) as u16 } else { queue_cpu };
         let sink = Box::new(UdpSink::new(one(&mut rng, &[0, 700, 30_000]), false));
         let socket = machine.add_socket(one(&mut rng, &[4, 1000]));
         let thread = machine.add_thread("sink", Affinity::pinned(cpu), Class::Fair, sink);

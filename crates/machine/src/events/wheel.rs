@@ -247,9 +247,9 @@ impl<T: Copy> Wheel<T> {
             return None;
         }
         let (word, bit) = (place / 64, place % 64);
-        let here = self.in_use[word] & (u64::MAX << bit);
-        if here != 0 {
-            return Some(word * 64 + here.trailing_zeros() as usize);
+        let in_word = self.in_use[word] & (u64::MAX << bit);
+        if in_word != 0 {
+            return Some(word * 64 + in_word.trailing_zeros() as usize);
         }
         // The words after it, then those from the beginning, and last the lower bits of its own word.
         let later = self.words_in_use & (u64::MAX << word) & !(1 << word);

@@ -213,10 +213,10 @@ impl Machine<'_> {
     #[inline(always)]
     fn polled(&mut self, cpu: usize, at: At, exec: &Exec, id: Id, budget: u16) -> Next {
         let (work, again) = (Work { rx: exec.rx, tx: exec.tx }, exec.again);
-        let says = self.reported_work(cpu, id, budget, work.rx, again);
+        let reported = self.reported_work(cpu, id, budget, work.rx, again);
         self.queues[usize::from(id.0)].polled(self.now);
         if work.rx > 0 {
-            self.check_round_of(cpu, at, id, (work.rx, says), budget);
+            self.check_round_of(cpu, at, id, (work.rx, reported), budget);
         }
         match at {
             At::Thread(me) => self.threads[me].execution.round.polled(work.any()),
@@ -239,12 +239,19 @@ impl Machine<'_> {
             let who = self.who(cpu);
             *self.detailed_counts.polls.entry((who, budget, work.rx)).or_insert(0) += 1;
         }
-        Next::Did(Did::Polled(Work { rx: says, ..work }))
+        Next::Did(Did::Polled(Work { rx: reported, ..work }))
     }
 
     /// Checks the softirq's round that a poll belongs to (invariant 5).
     #[inline(always)]
-    fn check_round_of(&mut self, cpu: usize, at: At, id: Id, (rx, says): (u16, u16), budget: u16) {
+    fn check_round_of(
+        &mut self,
+        cpu: usize,
+        at: At,
+        id: Id,
+        (rx, reported): (u16, u16),
+        budget: u16,
+    ) {
         // Not always this CPU's: a thread that has migrated runs the softirq of the CPU on which its call began.
         let of = match at {
             At::Context => match self.cpus[cpu].contexts.top().map(|context| &context.body) {
@@ -256,7 +263,7 @@ impl Machine<'_> {
                 _ => return,
             },
         };
-        self.check_round(of, id, (rx, says), budget);
+        self.check_round(of, id, (rx, reported), budget);
     }
 
     /// Returns the kind of the current task of a CPU.

@@ -90,12 +90,12 @@ impl Machine<'_> {
             Readers::Unknown => self.find_readers(id),
             known => known,
         };
-        let theirs = match readers {
+        let allowed = match readers {
             Readers::None => true,
             Readers::On(on) => usize::from(on) == cpu,
             Readers::Anywhere | Readers::Unknown => false,
         };
-        theirs && usize::from(self.host.instance(id).cpu().0) == cpu
+        allowed && usize::from(self.host.instance(id).cpu().0) == cpu
     }
 
     #[cold]

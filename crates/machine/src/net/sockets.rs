@@ -252,10 +252,10 @@ impl Sockets {
 
     /// Returns an open socket that is not empty, and its number of frames.
     pub(crate) fn unread(&self) -> Option<(usize, usize)> {
-        let here = |(place, it): (usize, &Socket)| {
+        let unread_in = |(place, it): (usize, &Socket)| {
             (it.open && !it.frames.is_empty()).then_some((place, it.frames.len()))
         };
-        self.all.iter().enumerate().find_map(here)
+        self.all.iter().enumerate().find_map(unread_in)
     }
 
     /// Returns the room for frames in all sockets. It must not grow with virtual time.

@@ -140,27 +140,27 @@ mod tests {
     use super::Schema;
 
     /// Returns the error that a host of 28 cores with two threads each gives for these settings.
-    fn says(settings: &[&str]) -> Option<String> {
+    fn refusal(settings: &[&str]) -> Option<String> {
         let mut profile = Profile::named(Schema::host(), "xeon-56").expect("built in");
         profile.set_texts(settings.iter().copied()).err().map(|error| error.to_string())
     }
 
     #[test]
     fn cores_of_two_threads_are_whole() {
-        let odd = says(&["processor.cpus=55"]).expect("refused");
+        let odd = refusal(&["processor.cpus=55"]).expect("refused");
         assert!(odd.contains("processor.cpus: 55 CPUs cannot be cores"), "{odd}");
-        assert_eq!(says(&["processor.cpus=54"]), None);
-        assert_eq!(says(&["processor.cpus=55", "processor.smt=1"]), None);
-        let four = says(&["processor.smt=4"]).expect("the machine knows pairs only");
+        assert_eq!(refusal(&["processor.cpus=54"]), None);
+        assert_eq!(refusal(&["processor.cpus=55", "processor.smt=1"]), None);
+        let four = refusal(&["processor.smt=4"]).expect("the machine knows pairs only");
         assert!(four.contains("at most 2 is allowed"), "{four}");
     }
 
     #[test]
     fn what_a_host_repeats_in_vain_takes_time() {
         for key in ["cost.poll", "cost.look"] {
-            let free = says(&[&format!("{key}=0ns")]).expect("it would never end");
+            let free = refusal(&[&format!("{key}=0ns")]).expect("it would never end");
             assert!(free.contains("at least 1 ns"), "{free}");
-            assert_eq!(says(&[&format!("{key}=1ns")]), None);
+            assert_eq!(refusal(&[&format!("{key}=1ns")]), None);
         }
     }
 }

@@ -75,8 +75,8 @@ impl KernelThreads {
             let thread = &threads[**id];
             thread.state == State::Sleeping && !thread.woken
         };
-        let here = |id: &&ThreadId| usize::from(threads[**id].cpu) == by;
+        let on_cpu = |id: &&ThreadId| usize::from(threads[**id].cpu) == by;
         let mut workers = self.workers.iter().filter(asleep);
-        workers.clone().find(here).or_else(|| workers.next()).copied()
+        workers.clone().find(on_cpu).or_else(|| workers.next()).copied()
     }
 }
