@@ -198,3 +198,19 @@ fn others_wait_for_as_long_as_interrupts_are_masked() {
     assert_eq!(waits("defer-hard-irqs=2,gro-flush-timeout=20us"), None);
     assert_eq!(waits("suspend20"), Some(20 * MILLISECOND));
 }
+
+#[test]
+fn a_key_that_no_linux_has_is_refused_whichever_it_is() {
+    use napkin_policy::{INSTANCE_KEYS, ValueKind};
+    let kernel = linux(7, 3);
+    for key in INSTANCE_KEYS.iter().filter(|key| key.is_napkin_only()) {
+        let value = match key.takes {
+            ValueKind::Choice(words) => words[1],
+            ValueKind::Count { .. } => "3",
+            ValueKind::Time => "3ms",
+        };
+        let text = format!("base,{}={value}", key.name);
+        let refusal = refused(&text, &kernel, Scope::Device);
+        assert!(refusal.to_string().contains(key.name), "{refusal}");
+    }
+}
